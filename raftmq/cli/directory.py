@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anyio.abc import Process
 
     from raftmq.client import Client, Clients, Lease
-    from raftmq.wire.directory import ClientView, FoundRates
+    from raftmq.wire.directory import ClientView, FoundDirectoryNodes
 
 TOPICS_SHOWN = 20
 """Topics in the table of rates; JSON has all that were told."""
@@ -76,7 +76,7 @@ def _client_row(client: "ClientView") -> tuple[object, ...]:
         ", ".join(str(each.node) for each in places),
         time_text(min(each.since_ms for each in places)),
         "; ".join(uses),
-        dash(", ".join(f"{each.node} ({each.weight:.0%})" for each in client.avoided) or None),
+        dash(", ".join(f"{each.node} ({each.health:.0%})" for each in client.avoided) or None),
     )
 
 
@@ -95,7 +95,7 @@ def nodes(session: Session) -> Result:
     return Result(found, _nodes_tables(found), notes=_notes(found.whole_ms))
 
 
-def _nodes_tables(found: "FoundRates") -> list[Table | str]:
+def _nodes_tables(found: "FoundDirectoryNodes") -> list[Table | str]:
     rows = [
         (
             each.node,
@@ -114,17 +114,23 @@ def _nodes_tables(found: "FoundRates") -> list[Table | str]:
         rates.update(each.rates)
     if rates:
         lines = [(topic, f"{rate:,.2f}") for topic, rate in rates.most_common(TOPICS_SHOWN)]
-        shown.append(Table(["TOPIC", ">MESSAGES/S"], lines, "sent in the last minute"))
+        shown.append(
+            Table(["TOPIC", ">MESSAGES/S"], lines, f"of the last minute; up to {TOPICS_SHOWN}")
+        )
     if found.leases:
-        shown.append(Table(["LEASE", ">NODE"], sorted(found.leases.items())))
+        held = [(each.name, each.node, dash(each.holder or None)) for each in found.leases]
+        shown.append(Table(["LEASE", ">NODE", "HOLDER"], held))
     return shown
 
 
-@directory.command(context_settings={"ignore_unknown_options": True})
+@directory.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 @click.option(
     "--wait",
     type=DURATION,
-    help="Give up if the lease is not free in this time, as 2s or 5m.  [default: wait for ever]",
+    help="Give up if the lease is not free in this time, as 10s or 5m; at least 2s.  "
+    "[default: wait for ever]",
 )
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -137,8 +143,12 @@ def hold(session: Session, wait: float | None, name: str, command: tuple[str, ..
     that differ by more than 5 s may let two commands run.
 
     \b
-    */5 * * * *  raftmq directory hold --wait 2s report -- python report.py
+    */5 * * * *  raftmq directory hold --wait 10s report -- python report.py
     """
+    if command[0] == "--":
+        command = command[1:]
+    if not command:
+        raise click.UsageError("name the command: raftmq directory hold NAME -- COMMAND")
     with as_interrupts(signal.SIGTERM):
         return session.run(lambda mq: _hold(mq, wait, name, command))
 
@@ -150,12 +160,14 @@ async def _hold(mq: "Client", wait: float | None, name: str, command: tuple[str,
 
     # A lease that is free takes a moment, too.
     lease = mq.directory.lease(name, timeout=None if wait is None else max(wait, FREE_SECONDS))
-    try:
-        await lease.__aenter__()
-    except Unavailable as error:
-        raise Failure(str(error), fix="`raftmq directory nodes` shows who has it") from error
     async with AsyncExitStack() as stack:
-        stack.push_async_exit(lease)
+        try:
+            await stack.enter_async_context(lease)
+        except Unavailable as error:
+            fix = (
+                "`raftmq directory nodes` shows who has it; a longer --wait outlasts a node's start"
+            )
+            raise Failure(str(error), fix=fix) from error
         try:
             process = await anyio.open_process(command, stdin=None, stdout=None, stderr=None)
         except OSError as error:

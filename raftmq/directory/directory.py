@@ -1,7 +1,7 @@
 """A member of the directory: it puts its own rows in, and sees those of all members.
 
     wanted   {"beat": …, "node": …, "client 7": …}        of this member, by its owner
-    told     what the others have, as far as is known      the difference goes out at each beat
+    confirmed  what the others have, as far as is known      the difference goes out at each beat
     rows     {"3 client 7": [round, value], …}             of all members, as they have come here
 
 A member writes its own rows alone, so no two members ever contradict each other, and a blank epoch
@@ -9,19 +9,21 @@ fills again from what each of them wants. Each member has a *beat*, a row that c
 a member whose beat stands still is not present, and its rows are not shown.
 
 pysyncobj may lose a call, and under load its members' states may drift apart (decision 0048). So
-all rows go out again now and then, each with the number of that *round*, and rows of older rounds
-are not shown.
+all rows go out again every `ROUND_SECONDS`, each with the number of that *round*, and rows that are
+two rounds old are not shown: states that drifted apart agree after two rounds.
 
 Invariants:
-- No call waits, and none raises for what another member says or does not say.
-- The directory holds at most `ROWS_MAX` rows of a member.
+- No call blocks, and no message of another member makes one raise.
+- A member publishes at most `ROWS_MAX` rows.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
+
+import cbor2
 
 from raftmq.errors import ProtocolError
 from raftmq.wire import directory as wire
@@ -87,7 +89,7 @@ class Directory:
         boot: int,
         now: Callable[[], float],
         wall: Callable[[], float],
-        send: Callable[[int, wire.Directory], bool],
+        send: Callable[[int, wire.DirectoryMessage], bool],
         is_connected: Callable[[int], bool],
     ) -> None:
         """
@@ -105,7 +107,8 @@ class Directory:
         self._is_connected = is_connected
         self._epoch = Epoch(own, boot)
         self._wanted: dict[str, Any] = {}
-        self._told: dict[str, Any]
+        self._confirmed: dict[str, Any]
+        self._is_counted: bool
         self._sent: dict[str, _Sent]
         self._beat_due: float
         self._beats: dict[int, _Beat] = {}
@@ -121,18 +124,19 @@ class Directory:
 
     # What the owner tells
 
-    def follow(self, members: Iterator[int] | list[int]) -> None:
+    def follow(self, members: Iterable[int]) -> None:
         """Have these members, this one among them."""
         if self._epoch.follow(members):
             self._begin()
 
     def publish(self, rows: Mapping[str, Any]) -> None:
-        """Have these rows, in place of those before; the first `ROWS_MAX` of them."""
+        """Replace this member's rows; those beyond `ROWS_MAX` are dropped."""
         self._wanted = dict(islice(rows.items(), ROWS_MAX))
 
-    def take(self, sender: int, heard: wire.Directory) -> None:
+    def receive(self, sender: int, heard: wire.DirectoryMessage) -> None:
         """Act on a message of another member."""
         if sender not in self._epoch.boots:
+            # It was removed, or is not known here yet: its epoch says nothing.
             return
         boots = {each.member: each.boot for each in heard.boots}
         if self._epoch.learn(boots):
@@ -141,14 +145,15 @@ class Directory:
         if boots != self._epoch.boots:
             # Members that differ on who is a member would answer each other for ever.
             if message is not None:
-                self._send(sender, wire.Directory(self._epoch.listed, None))
+                self._send(sender, wire.DirectoryMessage(self._epoch.listed, None))
         elif isinstance(message, wire.Behind):
+            # The leader has compacted what this member lacks, and snapshots do not travel.
             self._renew()
         elif message is not None:
-            self._guard(partial(self._replica.take, sender, message))
+            self._guard(partial(self._replica.receive, sender, message))
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Run elections, appends and calls that are due."""
         self._guard(self._replica.tick)
         now, leader = self._now(), self._replica.leader
         if not leader:
@@ -175,7 +180,7 @@ class Directory:
 
     @property
     def starts(self) -> int:
-        """Members that have entered since the directory was last built again."""
+        """Members that have entered since the directory was last built again, about."""
         return self._replica.starts
 
     @property
@@ -185,7 +190,7 @@ class Directory:
 
     @property
     def whole_seconds(self) -> float:
-        """For how long the rows of all present members are here; 0: they may not be."""
+        """Seconds since the rows of all present members must be here; 0: some may be missing."""
         if self._led_since is None:
             return 0.0
         return max(0.0, self._now() - self._led_since - BUILD_SECONDS)
@@ -201,6 +206,7 @@ class Directory:
         yield from (Row(self._own, key, value) for key, value in self._wanted.items())
         found = self._replica.rows
         rounds = {m: found.get(f"{m} {_BEAT}", (0, 0))[0] for m in self._epoch.boots}
+        # The rows of a new round come in several calls: until the next one the last round counts.
         present = {str(m): m for m in rounds if m != self._own and self.is_present(m)}
         for place, (number, value) in found.items():
             owner, _, key = place.partition(" ")
@@ -219,10 +225,10 @@ class Directory:
         """A blank part in the epoch."""
         boots = self._epoch.listed
 
-        def send(member: int, message: wire.SoftMessage) -> bool:
-            return self._send(member, wire.Directory(boots, message))
+        def send(member: int, message: wire.ReplicaMessage) -> bool:
+            return self._send(member, wire.DirectoryMessage(boots, message))
 
-        self._told, self._sent = {}, {}
+        self._confirmed, self._sent = {}, {}
         self._is_counted = False
         self._led_since = None
         self._beat_due = self._now()
@@ -250,30 +256,35 @@ class Directory:
         """Tell the others what has changed."""
         now = self._now()
         if now >= self._round_due:
-            self._round_due = now + ROUND_SECONDS
-            self._round += 1
-            # All rows go out again, and those whose removal was lost are removed.
-            begin = f"{self._own} "
-            found = [key for key in self._replica.rows if key.startswith(begin)]
-            self._told = dict.fromkeys((key.removeprefix(begin) for key in found), None)
-            self._sent = {}
+            self._begin_round(now)
         if not self._is_counted:
-            self._is_counted = True
-            self._replica.note_start(_ignore)
+            self._replica.count_start(self._counted)
         self._beat += 1
-        wanted = {_BEAT: self._beat, **self._wanted}
-        told = self._told
-        changed = {key: value for key, value in wanted.items() if told.get(key, _GONE) != value}
-        gone = {key: _GONE for key in told if key not in wanted}
-        due = {key: v for key, v in (changed | gone).items() if not self._is_sent(key, v, now)}
+        wanted, confirmed = {_BEAT: self._beat, **self._wanted}, self._confirmed
+        changed = {k: value for k, value in wanted.items() if confirmed.get(k, _GONE) != value}
+        gone = {key: _GONE for key in confirmed if key not in wanted}
+        due = {
+            k: value for k, value in (changed | gone).items() if not self._is_sent(k, value, now)
+        }
         self._sent |= {key: _Sent(value, now) for key, value in due.items()}
-        for chunk in _chunks({key: value for key, value in due.items() if value is not _GONE}):
+        for chunk in _chunks({key: value for key, value in due.items() if key in wanted}):
             rows = {f"{self._own} {key}": [self._round, value] for key, value in chunk.items()}
-            self._replica.put(rows, partial(self._done, told, chunk))
-        dropped = {key: _GONE for key in due if key in gone}
-        if dropped:
-            places = [f"{self._own} {key}" for key in dropped]
-            self._replica.drop(places, partial(self._done, told, dropped))
+            self._replica.put(rows, partial(self._done, confirmed, chunk))
+        for chunk in _chunks({key: value for key, value in due.items() if key in gone}):
+            places = [f"{self._own} {key}" for key in chunk]
+            self._replica.drop(places, partial(self._done, confirmed, chunk))
+
+    def _begin_round(self, now: float) -> None:
+        """Have all rows go out again, and remove those whose removal was lost."""
+        self._round_due = now + ROUND_SECONDS
+        self._round += 1
+        begin = f"{self._own} "
+        found = [key for key in self._replica.rows if key.startswith(begin)]
+        self._confirmed = dict.fromkeys((key.removeprefix(begin) for key in found), None)
+        self._sent = {}
+
+    def _counted(self, _: Any, reason: int) -> None:
+        self._is_counted = self._is_counted or not reason
 
     def _is_sent(self, key: str, value: Any, now: float) -> bool:
         """Whether a call that puts this row is under way. One without an answer is lost, as the
@@ -281,18 +292,20 @@ class Directory:
         sent = self._sent.get(key)
         return sent is not None and sent.value == value and now - sent.at < RESEND_SECONDS
 
-    def _done(self, told: dict[str, Any], rows: Mapping[str, Any], _: Any, reason: int) -> None:
-        """A call that puts or drops rows has an answer; `told` is that of its epoch and round."""
+    def _done(
+        self, confirmed: dict[str, Any], rows: Mapping[str, Any], _: Any, reason: int
+    ) -> None:
+        """A call for these rows was answered; `confirmed` is that of its epoch and round."""
         for key, value in rows.items():
             sent = self._sent.get(key)
             if sent is not None and sent.value == value:
                 del self._sent[key]
-            if reason or told is not self._told:
+            if reason:
                 continue
             if value is _GONE:
-                told.pop(key, None)
+                confirmed.pop(key, None)
             else:
-                told[key] = value
+                confirmed[key] = value
 
     def _note_beats(self) -> None:
         now, rows = self._now(), self._replica.rows
@@ -303,16 +316,13 @@ class Directory:
                 self._beats[member] = _Beat(number, now)
 
 
-def _ignore(_result: Any, _reason: int) -> None:
-    """The next round makes up for a call that failed."""
-
-
 def _chunks(rows: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows in parts of about `CHUNK_BYTES`; a row alone may be larger."""
     chunk: dict[str, Any] = {}
     size = 0
     for key, value in rows.items():
-        size += len(key) + len(repr(value))
         chunk[key] = value
+        size += len(cbor2.dumps([key, None if value is _GONE else value]))
         if size >= CHUNK_BYTES:
             yield chunk
             chunk, size = {}, 0

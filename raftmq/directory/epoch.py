@@ -31,8 +31,14 @@ class Epoch:
         """
         assert boot > 0, "0 stands for a member that was never heard"
         self._own = own
-        self.boots: dict[int, int] = {own: boot}
+        # Also of members that left: they may come back.
+        self._known: dict[int, int] = {own: boot}
+        self._members = [own]
+
+    @property
+    def boots(self) -> Boots:
         """By member."""
+        return {member: self._known.get(member, 0) for member in self._members}
 
     @property
     def listed(self) -> list[Boot]:
@@ -41,21 +47,23 @@ class Epoch:
 
     def follow(self, members: Iterable[int]) -> bool:
         """Have these members; True if that makes a new epoch."""
-        before, wanted = self.boots, sorted({*members, self._own})
-        self.boots = {member: before.get(member, 0) for member in wanted}
-        return self.boots != before
+        wanted = sorted({*members, self._own})
+        if wanted == self._members:
+            return False
+        self._members = wanted
+        # Members that go and come back would else make an epoch that was.
+        self.renew()
+        return True
 
     def learn(self, heard: Boots) -> bool:
         """Take in what another member knows; True if that makes a new epoch."""
-        before = dict(self.boots)
+        before = self.boots
         for member, boot in heard.items():
-            if member == self._own and boot > self.boots[member]:
-                # The clock was ahead at an earlier start of this member.
-                self.boots[member] = boot + 1
-            elif boot > self.boots.get(member, boot):
-                self.boots[member] = boot
+            if member in before and boot > before[member]:
+                # Of this member itself: the clock was ahead at an earlier start.
+                self._known[member] = boot + (member == self._own)
         return self.boots != before
 
     def renew(self) -> None:
         """Begin a new epoch: this member cannot go on in the old one."""
-        self.boots = self.boots | {self._own: self.boots[self._own] + 1}
+        self._known[self._own] += 1

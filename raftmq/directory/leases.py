@@ -6,9 +6,9 @@
                        it was last prolonged
 
 A lock is free for the others `LEASE_SECONDS` after it was last prolonged, by the wall clocks of
-those that ask. Its holder gives up after a third of that time, by a clock that only goes forward,
-and a client that has the lease through it after another third. So a lease has two holders at once
-only if their wall clocks differ by more than `LEASE_SECONDS / 3`, or if pysyncobj's states have
+those that ask. Its holder gives up after `HOLD_SECONDS`, by a clock that only goes forward, and a
+client that has the lease through it `HOLD_SECONDS` later at the latest. So a lease has two holders
+at once only if their wall clocks differ by more than the rest, or if pysyncobj's states have
 drifted apart. Work that must not be done twice uses a claim (`raftmq.client.pop.claims`), which is
 in the log of messages.
 
@@ -24,12 +24,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from raftmq.wire.directory import LEASE_SECONDS
+from raftmq.wire.directory import HOLD_SECONDS, LEASE_SECONDS
 
 ASK_SECONDS = 1.0
 """Between two times that a lock is asked for."""
-HOLD_SECONDS = LEASE_SECONDS / 3
-"""A lease is held for this long after the call that got or prolonged it."""
 KEEP_SECONDS = HOLD_SECONDS / 2
 """Between two times that all locks are prolonged."""
 
@@ -86,6 +84,7 @@ class Leases:
         """A new epoch has begun."""
         self._free_at = inf
         for lease in self._leases.values():
+            # The holder may ask at once; all others wait until it must have given up.
             lease.had = self._is_held(lease)
             lease.due = -inf
 

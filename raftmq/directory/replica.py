@@ -1,33 +1,49 @@
 """One member's part in one epoch: pysyncobj's objects, without its thread, sockets and files.
 
-pysyncobj has a thread that ticks each object, and its lock manager has one that prolongs locks.
-Neither runs here: the owner calls `tick`, and `leases` prolongs, so that all happens on one loop
-and by one clock.
+pysyncobj has a thread that ticks each object. Here the owner calls `tick`, and `leases` prolongs
+locks, so that all happens on one loop and by one clock.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pysyncobj import SyncObj, SyncObjConf, replicated
-from pysyncobj.batteries import ReplCounter, ReplDict, ReplLockManager
+from pysyncobj.batteries import ReplCounter, ReplDict
 
-from raftmq.wire.directory import LEASE_SECONDS, SoftMessage
+# The lock manager around it has a thread of its own, which prolongs by the wall clock.
+from pysyncobj.batteries import _ReplLockManagerImpl as ReplLocks
 
-from .post import Member, Post
+from raftmq.wire.directory import LEASE_SECONDS, ReplicaMessage
+
+from .transport import LinkTransport, Member
 
 ENTRIES_MAX = 2_000
 """Length of the log, at which it is compacted; with `directory.CHUNK_BYTES` its bound in bytes."""
-_PACE = {
-    "appendEntriesPeriod": 0.25,
-    "raftMinTimeout": 1.5,
-    "raftMaxTimeout": 3.0,
-    "leaderFallbackTimeout": 5.0,
-    "connectionTimeout": 5.0,
-}
-"""In seconds, a quarter of pysyncobj's own pace or less: an idle node hardly works for it."""
+BATCH_BYTES = 512 * 1024
+"""Bytes of entries in one message. A lone entry of this size would travel in parts, which
+`transport` does not send; the frame of a node has twice the room."""
 
 Done = Callable[[Any, int], None]
 """Called with the result of a call and pysyncobj's reason, 0: it was made."""
+
+
+def _conf() -> Any:
+    return SyncObjConf(
+        autoTick=False,
+        # A call fails at once while there is no leader, and is made again at the next beat.
+        commandsWaitLeader=False,
+        commandsQueueSize=10_000,
+        appendEntriesBatchSizeBytes=BATCH_BYTES,
+        # The log is compacted by its length alone.
+        logCompactionMinEntries=ENTRIES_MAX,
+        logCompactionMinTime=10**9,
+        # Appends and elections are two to four times as slow as by default: an idle node does
+        # little. A leader without a majority steps down sooner.
+        appendEntriesPeriod=0.25,
+        raftMinTimeout=1.5,
+        raftMaxTimeout=3.0,
+        leaderFallbackTimeout=5.0,
+    )
 
 
 class Rows(ReplDict):  # type: ignore[misc]
@@ -47,27 +63,18 @@ class Replica:
         self,
         own: int,
         members: Iterable[int],
-        send: Callable[[int, SoftMessage], bool],
+        send: Callable[[int, ReplicaMessage], bool],
         is_connected: Callable[[int], bool],
     ) -> None:
         others = [Member(number) for number in members if number != own]
-        self._post = Post(others, send, is_connected)
+        self._transport = LinkTransport(others, send, is_connected)
         self._rows, self._starts = Rows(), ReplCounter()
-        manager = ReplLockManager(LEASE_SECONDS, selfID=str(own))
-        # Its thread ends before it does anything: see above.
-        manager.destroy()
-        self.locks: Any = manager._consumer()
+        self.locks: Any = ReplLocks(LEASE_SECONDS)
         """The locks: `acquire`, `prolongate`, `release` and `isAcquired`, by name and member."""
-        conf = SyncObjConf(
-            autoTick=False,
-            commandsWaitLeader=False,
-            commandsQueueSize=10_000,
-            logCompactionMinEntries=ENTRIES_MAX,
-            logCompactionMinTime=10**9,
-            **_PACE,
-        )
         consumers = [self._rows, self._starts, self.locks]
-        self._object = SyncObj(Member(own), others, conf, consumers=consumers, transport=self._post)
+        self._object = SyncObj(
+            Member(own), others, _conf(), consumers=consumers, transport=self._transport
+        )
 
     @property
     def leader(self) -> int:
@@ -84,17 +91,17 @@ class Replica:
 
     @property
     def starts(self) -> int:
-        """Members that have entered this epoch."""
+        """Members that have entered this epoch, about."""
         return int(self._starts.get())
 
     def tick(self) -> None:
-        """Let time pass: elections, appends, calls that are committed."""
-        self._post.look()
+        """Run elections, appends and calls that are due."""
+        self._transport.look()
         self._object.doTick(0.0)
 
-    def take(self, sender: int, message: SoftMessage) -> None:
+    def receive(self, sender: int, message: ReplicaMessage) -> None:
         """Act on a message of another member."""
-        self._post.take(sender, message)
+        self._transport.receive(sender, message)
 
     def put(self, rows: Mapping[str, Any], done: Done) -> None:
         """Have all members put these rows."""
@@ -104,7 +111,7 @@ class Replica:
         """Have all members remove these rows."""
         self._rows.drop(keys, callback=done)
 
-    def note_start(self, done: Done) -> None:
+    def count_start(self, done: Done) -> None:
         """Count that this member has entered."""
         self._starts.inc(callback=done)
 

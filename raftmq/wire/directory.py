@@ -2,15 +2,15 @@
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
-| DIRECTORY | `Directory`, no answer | - | - |
+| DIRECTORY | `DirectoryMessage`, no answer | - | - |
 | CLIENTS | `FindClients`, `FoundClients` | - | - |
-| RATES | `FindRates`, `FoundRates` | - | - |
+| DIRECTORY_NODES | `FindDirectoryNodes`, `FoundDirectoryNodes` | - | - |
 | LEASE | `AskLease`, `LeaseAnswer` | - | - |
 
 DIRECTORY is sent by nodes alone. What the answers tell is as the answering node knows it.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,14 +20,19 @@ from raftmq.machine.names import NAME_CHARACTERS_MAX
 from .messages import _Wire
 from .numbers import Natural, NodeNumber, SequenceNumber
 
-LEASE_CHARACTERS_MAX = 200
+LEASE_CHARACTERS_MAX = 100
 """The longest name of a lease."""
+LEASES_TOLD = 100
+"""Leases that one node tells the others of."""
 USES_MAX = 100
 """Uses, and nodes it avoids, that a client tells."""
 LEASE_SECONDS = 15.0
 """A lease that its node does not prolong for this long is free for the others, by their wall
-clocks. The node gives it up after a third of this time without an answer, and so does the client;
-the last third is for clocks that differ."""
+clocks."""
+HOLD_SECONDS = LEASE_SECONDS / 3
+"""A holder, node or client, counts on a lease for this long after its newest request that was
+confirmed. Of the two the client gives up last; the last third of `LEASE_SECONDS` is for clocks that
+differ."""
 
 Index = Natural
 Term = Natural
@@ -50,11 +55,11 @@ class Entry(_Wire, frozen=True):
     """None: an entry that a leader begins with."""
 
 
-class _Soft(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class _Replica(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The base of what members say to each other; pysyncobj's fields."""
 
 
-class Append(_Soft, frozen=True):
+class Append(_Replica, frozen=True):
     """A leader has these entries, after the one at `before`."""
 
     term: Term
@@ -64,11 +69,11 @@ class Append(_Soft, frozen=True):
     entries: list[Entry]
 
 
-class Behind(_Soft, frozen=True):
+class Behind(_Replica, frozen=True):
     """A leader no longer has the entries that the receiver lacks."""
 
 
-class WantVote(_Soft, frozen=True):
+class WantVote(_Replica, frozen=True):
     """A candidate asks for a vote."""
 
     term: Term
@@ -76,13 +81,13 @@ class WantVote(_Soft, frozen=True):
     last_term: Term
 
 
-class Vote(_Soft, frozen=True):
+class Vote(_Replica, frozen=True):
     """The sender votes for the receiver."""
 
     term: Term
 
 
-class NextIndex(_Soft, frozen=True):
+class NextIndex(_Replica, frozen=True):
     """A follower tells which entry it wants next."""
 
     index: Index
@@ -90,7 +95,7 @@ class NextIndex(_Soft, frozen=True):
     is_success: bool
 
 
-class Apply(_Soft, frozen=True):
+class Apply(_Replica, frozen=True):
     """A follower asks the leader to have a call made."""
 
     call: Call
@@ -98,7 +103,7 @@ class Apply(_Soft, frozen=True):
     """Of the request; None: no answer is wanted."""
 
 
-class Answered(_Soft, frozen=True):
+class Answered(_Replica, frozen=True):
     """The answer to `Apply`: the entry that has the call."""
 
     number: Natural
@@ -108,7 +113,7 @@ class Answered(_Soft, frozen=True):
     """pysyncobj's reason; None: there is none."""
 
 
-SoftMessage = Append | Behind | WantVote | Vote | NextIndex | Apply | Answered
+ReplicaMessage = Append | Behind | WantVote | Vote | NextIndex | Apply | Answered
 
 
 class Boot(_Wire, frozen=True):
@@ -119,12 +124,12 @@ class Boot(_Wire, frozen=True):
     """0: the member was never heard."""
 
 
-class Directory(_Wire, frozen=True):
+class DirectoryMessage(_Wire, frozen=True):
     """A message between members of the directory."""
 
     boots: list[Boot]
     """The sender's epoch, by member."""
-    message: SoftMessage | None
+    message: ReplicaMessage | None
     """None: the sender only tells its epoch."""
 
 
@@ -139,11 +144,11 @@ class Use(_Wire, frozen=True):
 
 
 class AvoidedNode(_Wire, frozen=True):
-    """A node to whose queues the producers of a client send less."""
+    """A node that failed or hung for the producers of a client, or did so a moment ago."""
 
     node: NodeNumber
-    weight: float
-    """From 0 to 1."""
+    health: float
+    """0: they send nothing there; between 0 and 1: less than to others."""
 
 
 class Doing(_Wire, frozen=True):
@@ -154,7 +159,7 @@ class Doing(_Wire, frozen=True):
     name: Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
     """As the program has named it; empty: it has not."""
     version: Natural
-    """Grows with each change: of what several nodes were told, the highest one counts."""
+    """Grows with each change: of what a client told several nodes, the highest version counts."""
     uses: Annotated[list[Use], Meta(max_length=USES_MAX)]
     avoided: Annotated[list[AvoidedNode], Meta(max_length=USES_MAX)]
 
@@ -205,7 +210,7 @@ class FoundClients(_Wire, frozen=True):
     being built again, and rows are missing."""
 
 
-class FindRates(_Wire, frozen=True):
+class FindDirectoryNodes(_Wire, frozen=True):
     """Ask a node for the members of the directory, and what is sent to their topics."""
 
 
@@ -224,7 +229,17 @@ class DirectoryNode(_Wire, frozen=True):
     largest ones, of topics that the caller may see."""
 
 
-class FoundRates(_Wire, frozen=True):
+class LeaseView(_Wire, frozen=True):
+    """A lease that a client holds."""
+
+    name: str
+    node: NodeNumber
+    """The node through which it is held."""
+    holder: str
+    """The client's user, or its address; empty: neither is known."""
+
+
+class FoundDirectoryNodes(_Wire, frozen=True):
     """The directory as the answering node knows it."""
 
     nodes: list[DirectoryNode]
@@ -234,17 +249,18 @@ class FoundRates(_Wire, frozen=True):
     whole_ms: int
     """See `FoundClients`."""
     starts: int
-    """Times that a node has entered since the directory was last built again."""
-    leases: dict[str, NodeNumber] = msgspec.field(default_factory=dict)
-    """Name of a lease → the node through which a client holds it."""
+    """Times that a node has entered since the directory was last built again, about: a count may be
+    lost, or made twice."""
+    leases: list[LeaseView] = msgspec.field(default_factory=list)
+    """By name; up to `LEASES_TOLD` of each node."""
 
 
 class AskLease(_Wire, frozen=True):
     """Take, keep or release a lease."""
 
     name: Annotated[str, Meta(min_length=1, max_length=LEASE_CHARACTERS_MAX)]
-    act: str
-    """`take`: the answer waits until the connection has it; `keep`: until it is lost; `release`."""
+    act: Literal["take", "keep", "release"]
+    """`take`: the answer waits until the connection has it; `keep`: until it is lost."""
     wait_ms: Natural = 0
     """How long the answer may wait."""
 
@@ -253,5 +269,3 @@ class LeaseAnswer(_Wire, frozen=True):
     """Whether the connection has the lease."""
 
     is_held: bool
-    holder: int = 0
-    """The node through which the lease is held; 0: not known, or free."""

@@ -25,7 +25,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | CANCEL, SESSIONS; BEGIN, END, TRANSACTIONS | see `producing` | | |
 | LOG_IN, USERS, RULES, JUDGE, AUDIT, QUOTAS | see `access` | | |
 | SETTINGS, SETTINGS_HISTORY | see `settings` | | |
-| DIRECTORY, CLIENTS, RATES, LEASE | see `directory` | | |
+| DIRECTORY, CLIENTS, DIRECTORY_NODES, LEASE | see `directory` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -107,7 +107,7 @@ class FrameKind(IntEnum):
     SETTINGS_HISTORY = 46
     DIRECTORY = 47
     CLIENTS = 48
-    RATES = 49
+    DIRECTORY_NODES = 49
     LEASE = 50
     ERROR = 0x7F
 

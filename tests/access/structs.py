@@ -38,6 +38,8 @@ def _values(kind: mi.Type, given: Mapping[str, _Strategy]) -> _Strategy:
         case mi.IntType(ge=low, le=high):
             low, high = _FIRST if low is None else low, _LAST if high is None else high
             return st.integers(low, min(high, low + 9)) | st.integers(low, high)
+        case mi.LiteralType(values=values):
+            return st.sampled_from(values)
         case mi.FloatType():
             return st.floats(allow_nan=False)
         case mi.StrType(min_length=low, max_length=high) if high is not None:

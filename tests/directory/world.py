@@ -81,14 +81,14 @@ class World:
             directory.tick()
             self._later(TICK_SECONDS, lambda: self._tick(member, directory))
 
-    def _send(self, sender: int, to: int, message: wire.Directory) -> bool:
+    def _send(self, sender: int, to: int, message: wire.DirectoryMessage) -> bool:
         if not self.is_linked(sender, to):
             return False
         header = pack(message)
 
         def arrive() -> None:
             if self.is_linked(sender, to) and self.random.random() >= self.lost_share:
-                self.up[to].take(sender, unpack(wire.Directory, header))
+                self.up[to].receive(sender, unpack(wire.DirectoryMessage, header))
 
         # Links keep the order.
         at = max(

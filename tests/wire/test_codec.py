@@ -4,7 +4,7 @@ import array
 import random
 import threading
 import tracemalloc
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import cbor2
 import msgspec
@@ -73,6 +73,8 @@ def of_annotation(type_: Any) -> st.SearchStrategy[Any]:
         if bare is str:
             return st.text(min_size=bounds.min_length or 0, max_size=bounds.max_length)
         return st.integers(bounds.ge, 2**64 - 1 if bounds.le is None else bounds.le)
+    if get_origin(type_) is Literal:
+        return st.sampled_from(get_args(type_))
     arguments = getattr(type_, "__args__", None)
     if not arguments:
         return drawn(type_)

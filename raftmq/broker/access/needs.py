@@ -502,7 +502,7 @@ NEEDS: Mapping[int, _Needs] = {
     FrameKind.SETTINGS: _settings,
     FrameKind.SETTINGS_HISTORY: _always(DESCRIBE_CLUSTER),
     FrameKind.CLIENTS: _always(DESCRIBE_CLUSTER),
-    FrameKind.RATES: _always(DESCRIBE_CLUSTER),
+    FrameKind.DIRECTORY_NODES: _always(DESCRIBE_CLUSTER),
     FrameKind.LEASE: _always(ADMIN_CLUSTER),
     # The log of the system group has the keys of passwords.
     FrameKind.LOG: _always(ADMIN_CLUSTER),

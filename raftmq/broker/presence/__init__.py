@@ -1,4 +1,4 @@
-"""What a node puts into the directory, and tells clients of it (`raftmq.directory`).
+"""The node's part in the directory (`raftmq.directory`): its rows, and requests about all rows.
 
 `service` runs this node's member and publishes its rows; `rates` measures what is sent to topics;
 `leases` lets clients take leases through this node.

@@ -1,15 +1,15 @@
 """Leases that clients take through this node.
 
-The directory gives a lease to a node; which of the node's connections has it, is decided here. They
-have it in the order in which they asked.
+The directory gives a lease to a node. This module gives it to the node's connections, in the order
+of their requests.
 
     take   ──> the answer waits until the node has the lease and the connection's turn has come
     keep   ──> the answer waits until the lease is lost, or its time is over: then ask again
-    release, or no `keep` comes for `SILENT_SECONDS`
+    release, or no `keep` comes for `HOLDER_SILENT_SECONDS`
            ──> the next one's turn; without one the node gives the lease up
 
-A client counts on its lease for `HOLD_SECONDS` after the newest request that was answered so. If
-its connection breaks, it may count on it still: until then the lease is nobody else's.
+A client counts on its lease for `HOLD_SECONDS` after its newest request that was confirmed. If its
+connection breaks, the node keeps the lease for that time.
 
 Invariants:
 - One connection at most has a lease, and only while the node has it.
@@ -19,7 +19,7 @@ Invariants:
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import trio
 
@@ -27,7 +27,7 @@ from raftmq.broker.host import Host
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.serve.connection import Connection
 from raftmq.errors import Reason
-from raftmq.wire.directory import LEASE_SECONDS, AskLease, LeaseAnswer
+from raftmq.wire.directory import HOLD_SECONDS, AskLease, LeaseAnswer
 from raftmq.wire.messages import ErrorReply
 
 if TYPE_CHECKING:
@@ -37,10 +37,16 @@ LEASES_MAX = 1_000
 """Leases that are held or wanted through one node."""
 WAITING_MAX = 1_000
 """Requests that wait for one lease, at one node."""
-HOLD_SECONDS = LEASE_SECONDS / 3
-"""For so long a client counts on a lease."""
-SILENT_SECONDS = 2 * HOLD_SECONDS
+HOLDER_SILENT_SECONDS = 2 * HOLD_SECONDS
 """A holder that does not ask to keep a lease for this long has lost it."""
+
+
+def not_here(node: Host) -> ErrorReply:
+    """The refusal of a request about the directory at a node that has none, or not yet."""
+    if node.settings.directory.is_on:
+        return ErrorReply("unavailable", "this node is loading the directory", retry_ms=500)
+    text = "this cluster keeps no directory: set is_on = true in [directory] on all nodes"
+    return ErrorReply(Reason.BAD_ARGUMENT.value, text)
 
 
 @dataclass(slots=True)
@@ -85,10 +91,7 @@ class Lessor:
     def answer(self, request: AskLease, asked: OpenRequest) -> Answer:
         """Answer a LEASE request, now or later."""
         if self._of_node is None:
-            if self._node.settings.directory.is_on:
-                return ErrorReply("unavailable", "the directory is not open yet", retry_ms=500)
-            text = "the nodes keep no directory: set directory.is_on"
-            return ErrorReply(Reason.BAD_ARGUMENT.value, text)
+            return not_here(self._node)
         lease = self._leases.get(request.name)
         waiting = _Waiting(asked, trio.current_time() + request.wait_ms / 1000)
         match request.act:
@@ -103,20 +106,20 @@ class Lessor:
                         self._end_hold(lease)
                     self._look(request.name, lease)
                 return LeaseAnswer(is_held=False)
-        text = f"{request.act!r} is none of take, keep, release"
-        return ErrorReply(Reason.BAD_ARGUMENT.value, text)
+        assert_never(request.act)
 
     def _take(self, name: str, lease: _Lease | None, waiting: _Waiting) -> Answer:
         if lease is None:
             if len(self._leases) >= LEASES_MAX:
-                text = f"this node has {LEASES_MAX} leases"
+                text = f"{LEASES_MAX} leases are in use at this node: release some, or ask another"
                 return ErrorReply("busy", text, retry_ms=1000)
             lease = self._leases[name] = _Lease()
         if lease.holder is waiting.asked.connection:
             lease.heard_at = trio.current_time()
-            return LeaseAnswer(is_held=True, holder=self._node.id)
+            return LeaseAnswer(is_held=True)
         if len(lease.takers) >= WAITING_MAX:
-            return ErrorReply("busy", f"{WAITING_MAX} requests wait here", retry_ms=1000)
+            text = f"{WAITING_MAX} requests wait for this lease at this node: ask later"
+            return ErrorReply("busy", text, retry_ms=1000)
         lease.takers.append(waiting)
         assert self._of_node is not None
         self._of_node.want(name)
@@ -127,9 +130,10 @@ class Lessor:
         if lease is None or lease.holder is not waiting.asked.connection:
             return LeaseAnswer(is_held=False)
         lease.heard_at = trio.current_time()
+        # One open request is enough: a newer one ends the wait of the one before.
         before, lease.keeping = lease.keeping, waiting
         if before is not None:
-            before.asked.answer(LeaseAnswer(is_held=True, holder=self._node.id))
+            before.asked.answer(LeaseAnswer(is_held=True))
         return LATER
 
     def closed(self, connection: Connection) -> None:
@@ -152,17 +156,18 @@ class Lessor:
         assert self._of_node is not None
         now, is_here = trio.current_time(), self._of_node.is_held(name)
         if lease.holder is not None:
-            limit = HOLD_SECONDS if lease.holder.is_closed else SILENT_SECONDS
+            # A closed connection sends nothing more, but its client may count on the lease still.
+            limit = HOLD_SECONDS if lease.holder.is_closed else HOLDER_SILENT_SECONDS
             if not is_here or now - lease.heard_at > limit:
                 self._end_hold(lease)
         keeping = lease.keeping
         if keeping is not None and now >= keeping.until:
             lease.keeping = None
-            keeping.asked.answer(LeaseAnswer(is_held=True, holder=self._node.id))
+            keeping.asked.answer(LeaseAnswer(is_held=True))
         if lease.holder is None and is_here and lease.takers:
             first = lease.takers.pop(0)
             lease.holder, lease.heard_at = first.asked.connection, now
-            first.asked.answer(LeaseAnswer(is_held=True, holder=self._node.id))
+            first.asked.answer(LeaseAnswer(is_held=True))
         late = [each for each in lease.takers if now >= each.until]
         lease.takers = [each for each in lease.takers if now < each.until]
         for each in late:

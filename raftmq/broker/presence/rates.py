@@ -16,7 +16,7 @@ SMOOTHING_SECONDS = 60.0
 TOPICS_MAX = 100
 """Topics whose rates are told."""
 RATE_MIN = 0.01
-"""A lower rate is told as none."""
+"""Lower rates are left out; a topic of such a rate begins again with what it gets next."""
 
 
 class _Seen(NamedTuple):
@@ -49,6 +49,7 @@ class TopicRates:
             if not group.is_leader or not isinstance(machine, PartitionMachine):
                 continue
             seen[group.number] = after = _Seen(now, _ends(machine))
+            # A group counts from its second look on: the end before its first one is not known.
             before = self._seen.get(group.number)
             if before is not None:
                 for topic, end in after.ends.items():

@@ -1,19 +1,21 @@
 """This node's member of the directory, and the answers about what the directory holds.
 
-    this node            ──> rows:  node, client ID (each client that told what it does), lease NAME
-    CLIENTS, RATES       <── the rows of all nodes, merged
+    this node                 ──> rows: node, client ID (of each that told what it does), lease NAME
+    CLIENTS, DIRECTORY_NODES  <── the rows of all nodes, merged
 
 A client tells what it does with each request for settings (`SETTINGS`), and asks another node each
-time: so each of its connections soon has a row, and of several the one told last counts.
+time: so each of its connections soon has a row, and of several the newest version counts.
 
 Invariants:
-- No request but CLIENTS, RATES and LEASE needs the directory: without it all else goes on.
+- No request but CLIENTS, DIRECTORY_NODES and LEASE needs the directory: without it all else goes
+  on.
 - pysyncobj is loaded beside the event loop.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -25,13 +27,14 @@ from raftmq.broker.serve.connection import Connection
 from raftmq.broker.serve.dispatcher import route
 from raftmq.broker.serve.pages import first_page
 from raftmq.broker.service import Service
-from raftmq.broker.world import Worker
+from raftmq.broker.world import Worker, run_on
+from raftmq.machine.names import why_no_name
 from raftmq.wire import directory as wire
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
-from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.messages import FrameKind
 
-from .leases import Lessor
+from .leases import Lessor, not_here
 from .rates import TopicRates
 
 if TYPE_CHECKING:
@@ -60,9 +63,9 @@ class Presence(Service):
         """This node's member; None: there is none, or not yet."""
         self._lessor = Lessor(node)
         self.routes = {
-            FrameKind.DIRECTORY: route(wire.Directory, self._take),
+            FrameKind.DIRECTORY: route(wire.DirectoryMessage, self._receive),
             FrameKind.CLIENTS: route(wire.FindClients, self._clients),
-            FrameKind.RATES: route(wire.FindRates, self._nodes),
+            FrameKind.DIRECTORY_NODES: route(wire.FindDirectoryNodes, self._nodes),
             FrameKind.LEASE: route(wire.AskLease, self._lessor.answer),
         }
         if node.settings.directory.is_on:
@@ -72,6 +75,9 @@ class Presence(Service):
 
     def heard(self, connection: Connection, doing: wire.Doing) -> None:
         """A client told what it does."""
+        if not _has_names(doing):
+            # A client can say anything of itself, and all nodes would keep it.
+            return
         before = self._told.get(connection)
         since = before.since_ms if before is not None else self._node.now_ms()
         self._told[connection] = _Told(doing, since)
@@ -84,18 +90,7 @@ class Presence(Service):
     # The member
 
     async def _run(self) -> None:
-        loaded = trio.Event()
-        modules: list[Any] = []
-
-        def done(module: Any, error: BaseException | None) -> None:
-            if error is not None:
-                raise error
-            modules.append(module)
-            loaded.set()
-
-        self._reader.submit(partial(import_module, "raftmq.directory.directory"), done)
-        await loaded.wait()
-        (module,) = modules
+        module = await run_on(self._reader, partial(import_module, "raftmq.directory.directory"))
         node = self._node
         self.directory = directory = module.Directory(
             node.id,
@@ -120,7 +115,7 @@ class Presence(Service):
         finally:
             directory.close()
 
-    def _send(self, to: int, message: wire.Directory) -> bool:
+    def _send(self, to: int, message: wire.DirectoryMessage) -> bool:
         link = self._node.links.get(to)
         if link is None:
             return False
@@ -130,9 +125,9 @@ class Presence(Service):
         link = self._node.links.get(member)
         return link is not None and link.is_connected
 
-    def _take(self, message: wire.Directory, asked: OpenRequest) -> Answer:
+    def _receive(self, message: wire.DirectoryMessage, asked: OpenRequest) -> Answer:
         if self.directory is not None:
-            self.directory.take(asked.connection.from_node, message)
+            self.directory.receive(asked.connection.from_node, message)
         return LATER
 
     def _rows(self) -> Iterator[tuple[str, Any]]:
@@ -141,7 +136,7 @@ class Presence(Service):
         names = {topic.id: topic.name for topic in node.catalog.topics.values()}
         rates = {names[t]: rate for t, rate in self._rates.largest().items() if t in names}
         yield _NODE, [SOFTWARE, node.started_ms, node.load.greeted, rates]
-        for name, connection in self._lessor.held():
+        for name, connection in islice(self._lessor.held(), wire.LEASES_TOLD):
             yield f"{_LEASE}{name}", connection.user or connection.address
         for connection, told in self._told.items():
             doing, hello = told.doing, connection.hello
@@ -155,7 +150,7 @@ class Presence(Service):
                     told.since_ms,
                     doing.version,
                     [[use.kind, use.topic, use.group] for use in doing.uses],
-                    [[each.node, each.weight] for each in doing.avoided],
+                    [[each.node, each.health] for each in doing.avoided],
                 ],
             )
 
@@ -164,7 +159,7 @@ class Presence(Service):
     def _clients(self, request: wire.FindClients, asked: OpenRequest) -> Answer:
         directory = self.directory
         if directory is None:
-            return _off(self._node)
+            return not_here(self._node)
         sees = (
             self._node.gate.sees(asked.connection, Resource.TOPIC),
             self._node.gate.sees(asked.connection, Resource.GROUP),
@@ -172,23 +167,23 @@ class Presence(Service):
         entries = _by_client(directory, request.after)
         views, last = first_page(
             ((client, _client_view(client, entries[client], *sees)) for client in sorted(entries)),
-            lambda view: 200 + 60 * len(view.uses),
+            lambda view: len(pack(view)),
         )
         whole_ms = int(directory.whole_seconds * 1000)
         return wire.FoundClients(views, is_cut=last is not None, whole_ms=whole_ms)
 
-    def _nodes(self, _request: wire.FindRates, asked: OpenRequest) -> Answer:
+    def _nodes(self, _request: wire.FindDirectoryNodes, asked: OpenRequest) -> Answer:
         directory = self.directory
         if directory is None:
-            return _off(self._node)
+            return not_here(self._node)
         sees = self._node.gate.sees(asked.connection, Resource.TOPIC)
         told: dict[int, Any] = {}
-        leases: dict[str, int] = {}
+        leases: list[wire.LeaseView] = []
         for member, key, value in directory.rows():
             if key == _NODE:
                 told[member] = value
             elif key.startswith(_LEASE):
-                leases[key.removeprefix(_LEASE)] = member
+                leases.append(wire.LeaseView(key.removeprefix(_LEASE), member, value))
         views = []
         for member in directory.members:
             software, started_ms, clients, rates = told.get(member, ("", 0, 0, {}))
@@ -197,13 +192,21 @@ class Presence(Service):
             view = (member, is_present, software, started_ms, clients, shown)
             views.append(wire.DirectoryNode(*view))
         whole_ms = int(directory.whole_seconds * 1000)
-        return wire.FoundRates(views, directory.leader, whole_ms, directory.starts, leases)
+        return wire.FoundDirectoryNodes(
+            views, directory.leader, whole_ms, directory.starts, sorted(leases, key=_name)
+        )
 
 
-def _off(node: Host) -> ErrorReply:
-    if node.settings.directory.is_on:
-        return ErrorReply("unavailable", "the directory is being opened here", retry_ms=500)
-    return ErrorReply("bad_argument", "the nodes keep no directory: set directory.is_on")
+def _has_names(doing: wire.Doing) -> bool:
+    """Whether all that should be a name can be one."""
+    names = [doing.client, *filter(None, [doing.name])]
+    for use in doing.uses:
+        names += [use.kind, use.topic, *filter(None, [use.group])]
+    return not any(why_no_name(name, "client") for name in names)
+
+
+def _name(lease: wire.LeaseView) -> str:
+    return lease.name
 
 
 def _by_client(directory: "Directory", after: str) -> dict[str, list[tuple[int, list[Any]]]]:
@@ -213,7 +216,12 @@ def _by_client(directory: "Directory", after: str) -> dict[str, list[tuple[int, 
         client = key.removeprefix(_CLIENT)
         if key.startswith(_CLIENT) and client > after:
             found.setdefault(client, []).append((member, value))
-    return found
+    # A client that has closed its producers and consumers says so with no uses.
+    return {client: rows for client, rows in found.items() if max(rows, key=_version)[1][6]}
+
+
+def _version(row: tuple[int, list[Any]]) -> int:
+    return int(row[1][5])
 
 
 def _client_view(
@@ -223,12 +231,12 @@ def _client_view(
     sees_group: Callable[[str], bool],
 ) -> wire.ClientView:
     connections = [wire.ConnectionView(member, row[3], row[4]) for member, row in sorted(rows)]
-    _, newest = max(rows, key=lambda each: each[1][5])
+    _, newest = max(rows, key=_version)
     name, software, user, _, _, _, uses, avoided = newest
     shown = [
         wire.Use(kind, topic, group)
         for kind, topic, group in uses
         if sees_topic(topic) and (not group or sees_group(group))
     ]
-    weights = [wire.AvoidedNode(*each) for each in avoided]
-    return wire.ClientView(client, name, software, user, connections, shown, weights)
+    health = [wire.AvoidedNode(*each) for each in avoided]
+    return wire.ClientView(client, name, software, user, connections, shown, health)

@@ -15,7 +15,7 @@ import trio
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.run_state import RunState
 
-EVERY = 11
+DIRECTORY_EVERY = 11
 """In one of this many runs the nodes keep a directory."""
 WHOLE_SECONDS = 60.0
 """Until the directory is whole after the last restart of a node."""
@@ -26,13 +26,13 @@ WHOLE = "V14 the directory is whole"
 
 def has_directory(seed: int) -> bool:
     """Whether the nodes of this run keep a directory."""
-    return seed % EVERY == EVERY - 1
+    return seed % DIRECTORY_EVERY == DIRECTORY_EVERY - 1
 
 
 @contextmanager
 def simulated_time(seed: int) -> Iterator[None]:
     """Inside, pysyncobj has the time of the running simulation, and random numbers of the seed."""
-    # It takes a fifth of a second to load, and few runs need it.
+    # Few runs need it, and it takes long to load.
     from pysyncobj import syncobj
 
     module: Any = syncobj
@@ -45,8 +45,8 @@ def simulated_time(seed: int) -> Iterator[None]:
 
 
 async def wait_whole(state: RunState) -> int:
-    """Wait until all nodes that are up show the same rows, of all of them; returns how many nodes
-    do. A violation says if they do not in time."""
+    """Wait until each node that is up shows the row `node` of each node that is up; returns the
+    number of nodes, 0 after a violation."""
     for _ in range(round(WHOLE_SECONDS / _LOOK_SECONDS)):
         problem = _why_not_whole(state)
         if not problem:

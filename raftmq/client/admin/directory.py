@@ -3,16 +3,17 @@
     async with mq.directory.lease("nightly report") as lease:
         while lease.is_held: ...                  one client at a time, if all goes well
 
-A lease is kept by short questions to the node that gave it: the client counts on it for
-`HOLD_SECONDS` from when it sent the newest question that was answered with yes.
+A lease is kept by short questions to the node that gave it. The client counts on it for
+`HOLD_SECONDS` from the time at which it sent the newest question that was confirmed.
 
 Invariants:
 - After `is_held` was False it stays False: a lease that was lost is taken again by another `lease`.
 """
 
+from contextlib import suppress
 from math import inf
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import anyio
 
@@ -26,24 +27,23 @@ from raftmq.errors import RaftmqError, Unavailable
 from raftmq.machine.queue_numbers import SYSTEM_GROUP
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.directory import (
+    HOLD_SECONDS,
     LEASE_CHARACTERS_MAX,
-    LEASE_SECONDS,
     AskLease,
     ClientView,
     FindClients,
-    FindRates,
+    FindDirectoryNodes,
     FoundClients,
-    FoundRates,
+    FoundDirectoryNodes,
     LeaseAnswer,
 )
 from raftmq.wire.messages import FrameKind
 
-HOLD_SECONDS = LEASE_SECONDS / 3
-"""A client counts on a lease for this long without an answer."""
 KEEP_MS = 1_000
 """How long a node waits for the loss of a lease before it answers that there is none."""
 TAKE_MS = 20_000
 """How long a node waits for a lease before it answers that it has none."""
+Act = Literal["take", "keep", "release"]
 _LATE_SECONDS = 5.0
 """Seconds beyond `TAKE_MS` after which an answer is given up: the node may hang."""
 
@@ -70,6 +70,8 @@ class Directory:
     def __init__(self, router: Router, supervisor: Supervisor) -> None:
         self._router = router
         self._supervisor = supervisor
+        # Names of the leases that this client has or wants.
+        self._leases: set[str] = set()
 
     async def clients(
         self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
@@ -92,10 +94,12 @@ class Directory:
             found += [each for each in page.clients if _does(each, topic, group)]
         return Clients(found, whole_ms)
 
-    async def nodes(self, *, timeout: float | None = None) -> FoundRates:
+    async def nodes(self, *, timeout: float | None = None) -> FoundDirectoryNodes:
         """The nodes that keep the directory, each with the rates of the topics whose queues it
         leads. Raises as `clients`."""
-        return await ask_leader(self._router, FindRates(), FoundRates, timeout=timeout)
+        return await ask_leader(
+            self._router, FindDirectoryNodes(), FoundDirectoryNodes, timeout=timeout
+        )
 
     def lease(self, name: str, *, timeout: float | None = None) -> "Lease":
         """A lease, to be used as `async with`: for a job that one process does at a time.
@@ -108,7 +112,7 @@ class Directory:
         require(0 < len(name) <= LEASE_CHARACTERS_MAX, "a lease's name has 1 to 200 characters")
         if timeout is not None:
             require_seconds(timeout, "timeout")
-        return Lease(name, timeout, self._router, self._supervisor)
+        return Lease(name, timeout, self._router, self._supervisor, self._leases)
 
 
 def _does(client: ClientView, topic: str | None, group: str | None) -> bool:
@@ -127,8 +131,15 @@ class Lease:
     """
 
     def __init__(
-        self, name: str, timeout: float | None, router: Router, supervisor: Supervisor
+        self,
+        name: str,
+        timeout: float | None,
+        router: Router,
+        supervisor: Supervisor,
+        leases: set[str],
     ) -> None:
+        """`leases` has the names of those that the client has or wants."""
+        self._leases = leases
         self._router = router
         self._supervisor = supervisor
         self._timeout = timeout
@@ -145,18 +156,25 @@ class Lease:
         Raises:
             Unavailable: others had it for all of the timeout, or no node answered.
             Rejected: `DENIED`: leases are for users with `admin` on the cluster; `BAD_ARGUMENT`:
-                the cluster keeps no directory.
+                the cluster keeps no directory, or this client has or wants the lease already.
         """
         if self._tasks is not None:
             raise RaftmqError("a lease is used once: make another one by `lease()`")
+        # The node knows connections, and takes two blocks of one client for one holder.
+        is_new = self.name not in self._leases
+        require(is_new, f"this client has or wants the lease {self.name!r} already: use one block")
+        self._leases.add(self.name)
         self._tasks = self._supervisor.task_scope(self._end)
         try:
             with anyio.fail_after(self._timeout):
                 await self._take()
         except TimeoutError:
             await self._release()
-            text = f"the lease {self.name!r} was not free within {self._timeout:g} s"
-            raise Unavailable(text) from None
+            text = (
+                f"the lease {self.name!r} did not come within {self._timeout:g} s: another client"
+            )
+            why = "holds it, a node has just started, or the nodes have no majority"
+            raise Unavailable(f"{text} {why}") from None
         except BaseException:
             await self._release()
             raise
@@ -201,11 +219,14 @@ class Lease:
 
     async def _keep(self) -> None:
         failures = 0
-        while self.is_held:
-            with anyio.move_on_after(self._until - anyio.current_time()):
-                if not await self._confirm(KEEP_MS):
-                    failures += 1
-                    await anyio.sleep(self._router.delay(failures))
+        # A right that was taken away ends the lease, not the client.
+        with suppress(RaftmqError):
+            while self.is_held:
+                # A broken connection cannot keep the lease, which counts until its time is over.
+                with anyio.move_on_after(self._until - anyio.current_time()):
+                    failures = 0 if await self._confirm(KEEP_MS) else failures + 1
+                    if failures:
+                        await anyio.sleep(self._router.delay(failures))
         self._end(RaftmqError("the lease was lost"))
 
     async def _confirm(self, wait_ms: int) -> bool:
@@ -217,7 +238,7 @@ class Lease:
         self._until = sent + HOLD_SECONDS if answer.is_held else -inf
         return answer.is_held
 
-    async def _ask(self, act: str, wait_ms: int) -> LeaseAnswer | None:
+    async def _ask(self, act: Act, wait_ms: int) -> LeaseAnswer | None:
         """The answer of the node; None: none came."""
         assert self._connection is not None
         request = pack(AskLease(self.name, act, wait_ms))
@@ -241,5 +262,6 @@ class Lease:
             self._tasks.cancel()
         if self._connection is not None and self._connection.is_open:
             # A node that does not hear it frees the lease when the connection has been silent.
-            with anyio.move_on_after(1.0, shield=True):
+            with anyio.move_on_after(1.0, shield=True), suppress(RaftmqError):
                 await self._ask("release", 0)
+        self._leases.discard(self.name)

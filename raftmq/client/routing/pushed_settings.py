@@ -6,10 +6,10 @@
 Of a setting that several scopes have, the client's own value counts, then the topic's, then that of
 `client *`. The first answer may come after the first messages: a client starts without waiting.
 
-The request also tells the node what this client does, for the directory (`raftmq clients`).
+The request also tells the node what this client does: `raftmq directory clients` shows it.
 
 Invariants:
-- One request is under way at most, and none while no topic is followed.
+- One request is under way at most, and none while no topic is followed, but one that says so.
 - A node that lags never brings back older settings: answers with an older version are passed over.
 """
 
@@ -80,6 +80,9 @@ class PushedSettings:
         self._after = 0
         # Changes of what this client does.
         self._changes = 0
+        self._avoided_told: list[AvoidedNode] = []
+        # Whether a node lists this client, with what it did.
+        self._is_listed = False
         self._asking: anyio.CancelScope | None = None
         self._wanted: anyio.Event | None = None
         self.name = ""
@@ -128,7 +131,7 @@ class PushedSettings:
         failures = 0
         while True:
             self._wanted, pause = anyio.Event(), 0.0
-            if not self._followers:
+            if not self._followers and not self._is_listed:
                 await self._wanted.wait()
                 continue
             with anyio.CancelScope() as self._asking:
@@ -144,7 +147,8 @@ class PushedSettings:
         topics = sorted(self._followers)[: SCOPES_MAX - len(scopes)]
         scopes += [("topic", topic) for topic in topics]
         named = [SettingScope(*each) for each in scopes]
-        request = FindSettings(named, self._after, WAIT_MS, self._doing())
+        doing = self._doing()
+        request = FindSettings(named, self._after, WAIT_MS if doing.uses else 0, doing)
         answer: Frame | Lost | None = None
         wanted = self._wanted
         try:
@@ -164,6 +168,7 @@ class PushedSettings:
             found = unpack(FoundSettings, answer.header)
         except RaftmqError:
             return REFUSED_SECONDS
+        self._is_listed = bool(doing.uses)
         if found.version < self._version:
             # The node lags: its settings are older than those obeyed here.
             return self._nodes.delay(failures)
@@ -173,8 +178,11 @@ class PushedSettings:
         return 0.0
 
     def _doing(self) -> Doing:
-        uses = {use: None for followers in self._followers.values() for use, _ in followers}
+        uses = dict.fromkeys(use for each in self._followers.values() for use, _ in each)
         avoided = self._avoided(anyio.current_time())[:USES_MAX]
+        if avoided != self._avoided_told:
+            self._avoided_told = avoided
+            self._changes += 1
         return Doing(self._client, self.name, self._changes, list(uses)[:USES_MAX], avoided)
 
     def _take(self, found: FoundSettings) -> None:

@@ -15,7 +15,7 @@ from raftmq.wire.access import FindAudit, FindQuotas, FindRules, FindUsers, Judg
 from raftmq.wire.assignment import CommitOffsets, Committed, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
-from raftmq.wire.directory import FindClients, FindRates
+from raftmq.wire.directory import FindClients, FindDirectoryNodes
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     Admin,
@@ -59,7 +59,7 @@ _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     FindLog: FrameKind.LOG,
     FindMembers: FrameKind.MEMBERS,
     FindQuotas: FrameKind.QUOTAS,
-    FindRates: FrameKind.RATES,
+    FindDirectoryNodes: FrameKind.DIRECTORY_NODES,
     FindSettings: FrameKind.SETTINGS,
     FindSettingsHistory: FrameKind.SETTINGS_HISTORY,
     FindRules: FrameKind.RULES,

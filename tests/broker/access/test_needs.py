@@ -321,7 +321,7 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.SETTINGS, wire_settings.FindSettings([OF_TOPIC, OF_NODE]), [DESCRIBE_CLUSTER]),
     (FrameKind.SETTINGS_HISTORY, wire_settings.FindSettingsHistory(), [DESCRIBE_CLUSTER]),
     (FrameKind.CLIENTS, directory.FindClients(), [DESCRIBE_CLUSTER]),
-    (FrameKind.RATES, directory.FindRates(), [DESCRIBE_CLUSTER]),
+    (FrameKind.DIRECTORY_NODES, directory.FindDirectoryNodes(), [DESCRIBE_CLUSTER]),
     (FrameKind.LEASE, directory.AskLease("report", "take"), [ADMIN_CLUSTER]),
     (FrameKind.LOG, traces.FindLog(1), [ADMIN_CLUSTER]),
     (FrameKind.REPAIR, RepairRange(1, 1, 2), [ADMIN_CLUSTER]),

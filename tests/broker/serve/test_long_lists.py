@@ -78,7 +78,7 @@ LIMITED = {
     "ChangeDead.letters": "SETTLE_ITEMS_MAX, in the handler",
     "ChangeDead.bases": "one for each letter, in the machine",
     "ChangeDead.bits": "the same",
-    "Directory.boots": "nodes alone send it, with an entry for each member",
+    "DirectoryMessage.boots": "nodes alone send it, with an entry for each member",
     "ResetGroup.queues": "RESET_QUEUES_MAX, in the handler",
     "ResetGroup.offsets": "the same",
 }

@@ -82,9 +82,9 @@ HEADERS: Mapping[FrameKind, type[msgspec.Struct] | None] = {
     FrameKind.LOG: traces.FindLog,
     FrameKind.SETTINGS: settings.FindSettings,
     FrameKind.SETTINGS_HISTORY: settings.FindSettingsHistory,
-    FrameKind.DIRECTORY: directory.Directory,
+    FrameKind.DIRECTORY: directory.DirectoryMessage,
     FrameKind.CLIENTS: directory.FindClients,
-    FrameKind.RATES: directory.FindRates,
+    FrameKind.DIRECTORY_NODES: directory.FindDirectoryNodes,
     FrameKind.LEASE: directory.AskLease,
 }
 """The header of each kind of request; None: it has none."""
@@ -135,7 +135,7 @@ ANSWERS: Mapping[FrameKind, type[msgspec.Struct]] = {
     FrameKind.SETTINGS: settings.FoundSettings,
     FrameKind.SETTINGS_HISTORY: settings.FoundSettingsHistory,
     FrameKind.CLIENTS: directory.FoundClients,
-    FrameKind.RATES: directory.FoundRates,
+    FrameKind.DIRECTORY_NODES: directory.FoundDirectoryNodes,
     FrameKind.LEASE: directory.LeaseAnswer,
 }
 """The header of the answer to each kind of request that is answered."""
@@ -165,7 +165,7 @@ class Things:
     tokens: list[int] = field(default_factory=lambda: [1])
     """Tokens of leases."""
     numbers: list[int] = field(default_factory=lambda: [1, 2, 3, 7])
-    """Consumers, producers, members and producing."""
+    """Consumers, producers, members and transactions."""
 
 
 _Draw = Callable[[Things, Random], Any]

@@ -10,6 +10,7 @@ from tests.quality.mutants.brokers import (
     answers,
     clients,
     close_readings,
+    directory,
     flows,
     hostile_readings,
     leader_tasks,
@@ -84,6 +85,10 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "refusal-of-a-repeat": 1,
         "round-ends-at-refusal": 0,
         "filter-of-newer-software": 1,
+    },
+    directory: {
+        "directory-first": 32,
+        "boots-unheard": 10,
     },
     settings: {
         "settings-unseen": 3,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.directory.post import Member, Post, _command_of, _incoming, _outgoing
+from raftmq.directory.transport import LinkTransport, Member, _command_of, _incoming, _outgoing
 from raftmq.errors import ProtocolError
 from raftmq.wire import directory as wire
 from raftmq.wire.codec import pack, unpack
@@ -35,8 +35,8 @@ PLAIN = st.recursive(
 
 
 def travelled(message: dict[str, Any]) -> dict[str, Any]:
-    frame = pack(wire.Directory([wire.Boot(1, 7)], _outgoing(message)))
-    arrived = unpack(wire.Directory, frame).message
+    frame = pack(wire.DirectoryMessage([wire.Boot(1, 7)], _outgoing(message)))
+    arrived = unpack(wire.DirectoryMessage, frame).message
     assert arrived is not None
     return _incoming(arrived)
 
@@ -56,7 +56,7 @@ def test_call_is_the_same_on_the_other_side(method: int, arguments: list[object]
 
 def test_frame_has_no_pickle() -> None:
     for message in MESSAGES:
-        assert b"\x80\x02" not in pack(wire.Directory([], _outgoing(message)))
+        assert b"\x80\x02" not in pack(wire.DirectoryMessage([], _outgoing(message)))
 
 
 @given(values(wire.Call))
@@ -79,9 +79,9 @@ def test_entries_that_do_not_follow_are_refused() -> None:
 
 
 def test_message_of_no_member_is_passed_over() -> None:
-    post = Post([Member(2)], lambda _to, _message: True, lambda _member: True)
+    transport = LinkTransport([Member(2)], lambda _to, _message: True, lambda _member: True)
     heard: list[object] = []
-    post.setOnMessageReceivedCallback(lambda node, message: heard.append(node.number))
-    post.take(3, wire.Vote(1))
-    post.take(2, wire.Vote(1))
+    transport.setOnMessageReceivedCallback(lambda node, message: heard.append(node.number))
+    transport.receive(3, wire.Vote(1))
+    transport.receive(2, wire.Vote(1))
     assert heard == [2]

@@ -1,8 +1,8 @@
 """pysyncobj's messages, as they travel in frames between nodes.
 
-pysyncobj writes its commands as pickles, and whoever may send a pickle may run code. No pickle
+pysyncobj writes its commands as pickles, and a pickle can run code where it is loaded. No pickle
 travels here: a command is a call of a method by number, with plain values, and each node makes its
-own pickle of it (`_command_of`).
+own pickle of it.
 
     ("append_entries", entries=[(pickle, 7, 2)])  ──>  Append(…, [Entry(7, 2, Call(3, ["k", 1]))])
 
@@ -28,7 +28,7 @@ from raftmq.wire.directory import (
     Call,
     Entry,
     NextIndex,
-    SoftMessage,
+    ReplicaMessage,
     Vote,
     WantVote,
 )
@@ -54,43 +54,43 @@ class Member(Node):  # type: ignore[misc]
         return isinstance(other, Member) and other.number == self.number
 
 
-class Post(Transport):  # type: ignore[misc]
+class LinkTransport(Transport):  # type: ignore[misc]
     """pysyncobj's transport over the links that the nodes have anyway."""
 
     def __init__(
         self,
         members: Iterable[Member],
-        send: Callable[[int, SoftMessage], bool],
+        send: Callable[[int, ReplicaMessage], bool],
         is_connected: Callable[[int], bool],
     ) -> None:
         super().__init__(None, None, ())
-        self._members = list(members)
+        self._members = {member.number: member for member in members}
         self._send_to = send
         self._is_connected = is_connected
         self._connected: set[int] = set()
 
     def look(self) -> None:
         """Tell pysyncobj which links have opened and closed."""
-        for member in self._members:
-            was, is_now = member.number in self._connected, self._is_connected(member.number)
+        for number, member in self._members.items():
+            was, is_now = number in self._connected, self._is_connected(number)
             if is_now and not was:
-                self._connected.add(member.number)
+                self._connected.add(number)
                 self._onNodeConnected(member)
             elif was and not is_now:
-                self._connected.discard(member.number)
+                self._connected.discard(number)
                 self._onNodeDisconnected(member)
 
     def send(self, node: Member, message: Mapping[str, Any]) -> bool:
         """Send a message of pysyncobj; False if it was dropped."""
         return self._send_to(node.number, _outgoing(message))
 
-    def take(self, sender: int, message: SoftMessage) -> None:
+    def receive(self, sender: int, message: ReplicaMessage) -> None:
         """Hand a message to pysyncobj.
 
         Raises:
             ProtocolError: no member sends it.
         """
-        member = next((each for each in self._members if each.number == sender), None)
+        member = self._members.get(sender)
         if member is not None:
             self._onMessageReceived(member, _incoming(message))
 
@@ -98,13 +98,13 @@ class Post(Transport):  # type: ignore[misc]
         """There is nothing to close: the links are the node's."""
 
 
-def _outgoing(message: Mapping[str, Any]) -> SoftMessage:
+def _outgoing(message: Mapping[str, Any]) -> ReplicaMessage:
     match message["type"]:
         case "append_entries" if "entries" in message:
             entries = [Entry(index, term, _call_of(c)) for c, index, term in message["entries"]]
             before = (message["prevLogIdx"], message["prevLogTerm"])
             return Append(message["term"], message["commit_index"], *before, entries)
-        case "append_entries":
+        case "append_entries" if "serialized" in message:
             return Behind()
         case "request_vote":
             last = (message["last_log_index"], message["last_log_term"])
@@ -121,10 +121,11 @@ def _outgoing(message: Mapping[str, Any]) -> SoftMessage:
             place = (message.get("log_idx", 0), message.get("log_term", 0))
             return Answered(message["request_id"], *place, message.get("error"))
         case kind:
-            raise AssertionError(f"the directory has no use for {kind}")
+            # An entry as large as a batch would travel in parts: see `replica.BATCH_BYTES`.
+            raise AssertionError(f"the directory has no use for {kind} with {sorted(message)}")
 
 
-def _incoming(message: SoftMessage) -> dict[str, Any]:
+def _incoming(message: ReplicaMessage) -> dict[str, Any]:
     match message:
         case Append(term, commit, before, before_term, entries):
             if any(each.index != at for at, each in enumerate(entries, before + 1)):
@@ -155,21 +156,21 @@ def _incoming(message: SoftMessage) -> dict[str, Any]:
 
 
 def _call_of(command: bytes) -> Call | None:
-    """The call that a command of this process makes; None: an entry without a command."""
+    """The call that pysyncobj's command makes; None: the entry with which a leader begins."""
     if command[0] == _NO_OP:
         return None
     assert command[0] == _REGULAR, "members and versions are changed by new epochs"
-    # Only pickles of this very process come here: see `_command_of`.
-    method, arguments, *_ = (*_as_tuple(pickle.loads(command[1:])), ())
-    return Call(method, list(arguments))
-
-
-def _as_tuple(content: Any) -> tuple[Any, ...]:
-    return content if isinstance(content, tuple) else (content,)
+    # Only pickles of this very process come here: pysyncobj's own, and those of `_command_of`.
+    match pickle.loads(command[1:]):
+        case int(method):
+            return Call(method, [])
+        case (int(method), arguments):
+            return Call(method, list(arguments))
+    raise AssertionError("calls of the directory have no arguments with names")
 
 
 def _command_of(call: Call | None) -> bytes:
-    """The same, for this process."""
+    """pysyncobj's command for a call, pickled here."""
     if call is None:
         return bytes((_NO_OP,))
     return bytes((_REGULAR,)) + pickle.dumps((call.method, tuple(call.arguments)), _PICKLE)
