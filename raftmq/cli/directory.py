@@ -1,6 +1,9 @@
 """`raftmq directory`: who is connected where, what is sent to topics, and leases for jobs."""
 
+import os
+import shutil
 import signal
+import sys
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
@@ -149,7 +152,9 @@ def hold(session: Session, wait: float | None, name: str, command: tuple[str, ..
         command = command[1:]
     if not command:
         raise click.UsageError("name the command: raftmq directory hold NAME -- COMMAND")
-    with as_interrupts(signal.SIGTERM):
+    if shutil.which(command[0]) is None:
+        raise Failure(f"there is no command {command[0]}", fix="check its name, or give its path")
+    with as_interrupts(signal.SIGTERM, signal.SIGHUP):
         return session.run(lambda mq: _hold(mq, wait, name, command))
 
 
@@ -168,10 +173,8 @@ async def _hold(mq: "Client", wait: float | None, name: str, command: tuple[str,
                 "`raftmq directory nodes` shows who has it; a longer --wait outlasts a node's start"
             )
             raise Failure(str(error), fix=fix) from error
-        try:
-            process = await anyio.open_process(command, stdin=None, stdout=None, stderr=None)
-        except OSError as error:
-            raise Failure(f"{command[0]}: {error.strerror}", fix="check the command") from error
+        words = [*_dying_with_us(), *command]
+        process = await anyio.open_process(words, stdin=None, stdout=None, stderr=None)
         stack.push_async_callback(_stop, process)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_when_lost, lease, process)
@@ -182,6 +185,20 @@ async def _hold(mq: "Client", wait: float | None, name: str, command: tuple[str,
             raise Failure(f"the lease {name!r} was lost while {command[0]} ran", fix=fix)
     # As shells tell a death by a signal.
     return code if code >= 0 else 128 - code
+
+
+def _dying_with_us() -> list[str]:
+    """The beginning of a command that the system kills when this process ends for any reason: it
+    would go on without the lease."""
+    if sys.platform != "linux":
+        return []
+    program = (
+        "import ctypes, os, signal, sys; "
+        "ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0); "
+        "os.getppid() == int(sys.argv[1]) or sys.exit(1); "
+        "os.execvp(sys.argv[2], sys.argv[2:])"
+    )
+    return [sys.executable, "-S", "-c", program, str(os.getpid())]
 
 
 async def _stop_when_lost(lease: "Lease", process: "Process") -> None:

@@ -165,7 +165,7 @@ class Directory:
         if now >= self._beat_due:
             self._beat_due = now + BEAT_SECONDS
             self._guard(self._put_rows)
-            self._note_beats()
+            self._guard(self._note_beats)
 
     def close(self) -> None:
         """Take no further part."""
@@ -205,14 +205,17 @@ class Directory:
         """The rows of all members that are present, this one's as it wants them."""
         yield from (Row(self._own, key, value) for key, value in self._wanted.items())
         found = self._replica.rows
-        rounds = {m: found.get(f"{m} {_BEAT}", (0, 0))[0] for m in self._epoch.boots}
+        beats = {m: _held(found.get(f"{m} {_BEAT}")) for m in self._epoch.boots}
+        rounds = {m: beat.round if beat is not None else 0 for m, beat in beats.items()}
         # The rows of a new round come in several calls: until the next one the last round counts.
         present = {str(m): m for m in rounds if m != self._own and self.is_present(m)}
-        for place, (number, value) in found.items():
-            owner, _, key = place.partition(" ")
-            member = present.get(owner)
-            if member is not None and key != _BEAT and number >= rounds[member] - 1:
-                yield Row(member, key, value)
+        for place, row in found.items():
+            owner, _, key = str(place).partition(" ")
+            member, held = present.get(owner), _held(row)
+            if member is None or held is None or key == _BEAT:
+                continue
+            if held.round >= rounds[member] - 1:
+                yield Row(member, key, held.value)
 
     # Epochs
 
@@ -267,6 +270,8 @@ class Directory:
             k: value for k, value in (changed | gone).items() if not self._is_sent(k, value, now)
         }
         self._sent |= {key: _Sent(value, now) for key, value in due.items()}
+        # The call may be made although its answer is lost: until then the others have anything.
+        confirmed |= dict.fromkeys((key for key in due if key in wanted), None)
         for chunk in _chunks({key: value for key, value in due.items() if key in wanted}):
             rows = {f"{self._own} {key}": [self._round, value] for key, value in chunk.items()}
             self._replica.put(rows, partial(self._done, confirmed, chunk))
@@ -279,7 +284,7 @@ class Directory:
         self._round_due = now + ROUND_SECONDS
         self._round += 1
         begin = f"{self._own} "
-        found = [key for key in self._replica.rows if key.startswith(begin)]
+        found = [key for key in map(str, self._replica.rows) if key.startswith(begin)]
         self._confirmed = dict.fromkeys((key.removeprefix(begin) for key in found), None)
         self._sent = {}
 
@@ -310,10 +315,24 @@ class Directory:
     def _note_beats(self) -> None:
         now, rows = self._now(), self._replica.rows
         for member in self._epoch.boots:
-            _, number = rows.get(f"{member} {_BEAT}", (0, 0))
-            before = self._beats.get(member)
-            if number and (before is None or before.number != number):
-                self._beats[member] = _Beat(number, now)
+            beat, before = _held(rows.get(f"{member} {_BEAT}")), self._beats.get(member)
+            if beat is not None and (before is None or before.number != beat.value):
+                self._beats[member] = _Beat(beat.value, now)
+
+
+class _Held(NamedTuple):
+    """A row as it stands in the map."""
+
+    round: int
+    value: Any
+
+
+def _held(row: Any) -> _Held | None:
+    """A row of the map; None: there is none, or no member puts such a row."""
+    match row:
+        case [int(number), value]:
+            return _Held(number, value)
+    return None
 
 
 def _chunks(rows: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

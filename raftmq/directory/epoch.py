@@ -14,7 +14,7 @@ Invariants:
 
 from collections.abc import Iterable, Mapping
 
-from raftmq.wire.directory import Boot
+from raftmq.wire.directory import BOOT_MAX, Boot
 
 Boots = Mapping[int, int]
 """Member → the boot of its process; 0: the member was never heard."""
@@ -59,7 +59,7 @@ class Epoch:
         """Take in what another member knows; True if that makes a new epoch."""
         before = self.boots
         for member, boot in heard.items():
-            if member in before and boot > before[member]:
+            if member in before and before[member] < boot < BOOT_MAX:
                 # Of this member itself: the clock was ahead at an earlier start.
                 self._known[member] = boot + (member == self._own)
         return self.boots != before

@@ -59,18 +59,17 @@ class Leases:
         self._wall = wall
         self._leases: dict[str, _Lease] = {}
         self._keep_due = 0.0
-        self._given_up: set[str] = set()
+        self._release_due = -inf
         self._free_at = inf
 
     def want(self, name: str) -> None:
         """Get a lease, sooner or later, and keep it."""
-        self._given_up.discard(name)
         self._leases.setdefault(name, _Lease())
 
     def give_up(self, name: str) -> None:
         """Release a lease, or want it no longer."""
         if self._leases.pop(name, None) is not None:
-            self._given_up.add(name)
+            self._release_due = -inf
 
     def is_held(self, name: str) -> bool:
         """Whether this member has the lease now."""
@@ -92,9 +91,13 @@ class Leases:
         """Ask for what is wanted, and prolong what is held. Called while a leader is known."""
         now = self._now()
         self._free_at = min(self._free_at, now + LEASE_SECONDS)
-        for name in self._given_up:
-            locks.release(name, self._own)
-        self._given_up.clear()
+        if now >= self._release_due:
+            self._release_due = now + ASK_SECONDS
+            # Not only those just given up: a release or the answer to `acquire` may have been lost,
+            # and `prolongate` prolongs all locks of a member.
+            for name in locks.names_of(self._own):
+                if name not in self._leases:
+                    locks.release(name, self._own)
         for name, lease in self._leases.items():
             is_due = now >= lease.due and (lease.had or now >= self._free_at)
             if is_due and not self._is_locked(locks, name):
@@ -111,12 +114,8 @@ class Leases:
         now = self._now()
 
         def done(is_mine: bool | None, reason: int) -> None:
-            if reason or not is_mine:
-                return
-            lease.since = max(lease.since, now)
-            if name not in self._leases:
-                # It was given up while the call was under way.
-                self._given_up.add(name)
+            if not reason and is_mine:
+                lease.since = max(lease.since, now)
 
         locks.acquire(name, self._own, self._wall(), callback=done)
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pysyncobj import SyncObj, SyncObjConf, replicated
-from pysyncobj.batteries import ReplCounter, ReplDict
 
 # The lock manager around it has a thread of its own, which prolongs by the wall clock.
-from pysyncobj.batteries import _ReplLockManagerImpl as ReplLocks
+from pysyncobj.batteries import ReplCounter, ReplDict, _ReplLockManagerImpl
 
 from raftmq.wire.directory import LEASE_SECONDS, ReplicaMessage
 
@@ -46,7 +45,24 @@ def _conf() -> Any:
     )
 
 
-class Rows(ReplDict):  # type: ignore[misc]
+class _Unsaved:
+    """A part of the state that snapshots leave out: they never travel, and to pickle all rows would
+    hold the event loop."""
+
+    def _serialize(self) -> dict[str, Any]:
+        return {}
+
+
+class Locks(_Unsaved, _ReplLockManagerImpl):  # type: ignore[misc]
+    """The locks: `acquire`, `prolongate`, `release` and `isAcquired`, by name and member."""
+
+    def names_of(self, member: str) -> list[str]:
+        """The locks that a member has, or had: others may have them by now."""
+        locks = self._ReplLockManagerImpl__locks
+        return [name for name, (holder, _) in locks.items() if holder == member]
+
+
+class Rows(_Unsaved, ReplDict):  # type: ignore[misc]
     """The rows of all members, by key."""
 
     @replicated  # type: ignore[untyped-decorator]
@@ -69,8 +85,8 @@ class Replica:
         others = [Member(number) for number in members if number != own]
         self._transport = LinkTransport(others, send, is_connected)
         self._rows, self._starts = Rows(), ReplCounter()
-        self.locks: Any = ReplLocks(LEASE_SECONDS)
-        """The locks: `acquire`, `prolongate`, `release` and `isAcquired`, by name and member."""
+        self.locks = Locks(LEASE_SECONDS)
+        """The locks of all members."""
         consumers = [self._rows, self._starts, self.locks]
         self._object = SyncObj(
             Member(own), others, _conf(), consumers=consumers, transport=self._transport

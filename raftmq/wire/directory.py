@@ -22,6 +22,8 @@ from .numbers import Natural, NodeNumber, SequenceNumber
 
 LEASE_CHARACTERS_MAX = 100
 """The longest name of a lease."""
+BOOT_MAX = 1 << 61
+"""Boots begin with a clock in milliseconds, and are far below this: a higher one is passed over."""
 LEASES_TOLD = 100
 """Leases that one node tells the others of."""
 USES_MAX = 100
@@ -121,7 +123,7 @@ class Boot(_Wire, frozen=True):
 
     member: NodeNumber
     boot: Natural
-    """0: the member was never heard."""
+    """Below `BOOT_MAX`; 0: the member was never heard."""
 
 
 class DirectoryMessage(_Wire, frozen=True):

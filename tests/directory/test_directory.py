@@ -8,6 +8,7 @@ from raftmq.directory.directory import (
     BEAT_SECONDS,
     BUILD_SECONDS,
     CHUNK_BYTES,
+    RESEND_SECONDS,
     ROUND_SECONDS,
     ROWS_MAX,
     SILENT_SECONDS,
@@ -156,6 +157,34 @@ def test_log_is_bounded_and_a_member_that_lacks_entries_begins_a_new_epoch(world
     assert world.up[1]._epoch.boots == before | {3: before[3] + 1}
 
 
+def test_row_is_withdrawn_although_the_answer_to_its_call_was_lost(worlds: Worlds) -> None:
+    world = worlds()
+    world.run(SOON)
+    leader = world.up[1].leader
+    member = next(number for number in (1, 2, 3) if number != leader)
+    world.is_lost = lambda sender, heard: isinstance(heard.message, wire.Answered)
+    world.up[member].publish({"client 7": "here"})
+    world.run(1.5 * BEAT_SECONDS)
+    assert rows(world.up[leader]) == {(member, "client 7"): "here"}
+    world.is_lost = lambda sender, heard: False
+    world.up[member].publish({})
+    world.run(RESEND_SECONDS + 2 * BEAT_SECONDS)
+    assert seen(world) == [{}] * 3
+
+
+def test_rows_that_no_member_puts_are_passed_over(worlds: Worlds) -> None:
+    world = worlds()
+    wanted = publish(world)
+    world.run(SOON)
+    held = world.up[1]._replica._rows.rawData()
+    held |= {"2 beat": 5, "2 x": 5, "x": [1, 2], 7: [1, 2], "1 y": None, "3 z": ["a", 1]}
+    world.run(1.0)
+    assert rows(world.up[1]) == wanted
+    world.run(2 * ROUND_SECONDS)
+    assert seen(world) == [wanted] * 3
+    assert not sum(each.faults for each in world.up.values())
+
+
 def test_large_rows_and_many_rows_come_to_all(worlds: Worlds) -> None:
     world = worlds()
     world.run(SOON)
@@ -297,6 +326,24 @@ def test_no_fault_gives_a_lease_to_two_at_once(worlds: Worlds, seed: int) -> Non
     world.run(SOON + 2 * LEASE_SECONDS, look=look)
     assert held
     assert len(holders(world)) == 1
+
+
+def test_release_that_was_lost_is_made_again(worlds: Worlds) -> None:
+    world = worlds()
+    world.run(SOON)
+    leader = world.up[1].leader
+    member = next(number for number in (1, 2, 3) if number != leader)
+    for name in ("x", "y"):
+        world.up[member].leases.want(name)
+    world.run(LEASE_SECONDS + SOON)
+    assert [holders(world, name) for name in ("x", "y")] == [[member], [member]]
+    world.is_lost = lambda sender, heard: sender == member and isinstance(heard.message, wire.Apply)
+    world.up[member].leases.give_up("x")
+    world.run(0.5)
+    world.is_lost = lambda sender, heard: False
+    world.up[leader].leases.want("x")
+    world.run(5)
+    assert [holders(world, name) for name in ("x", "y")] == [[leader], [member]]
 
 
 def test_lease_of_a_dead_member_passes_on(worlds: Worlds) -> None:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.directory.epoch import Epoch
+from raftmq.wire.directory import BOOT_MAX
 
 MEMBERS = (1, 2, 3, 4)
 BOOTS = st.dictionaries(st.sampled_from(MEMBERS), st.integers(0, 50), max_size=3)
@@ -34,6 +35,12 @@ def test_own_boot_that_others_know_to_be_higher_is_passed() -> None:
     assert epoch.learn({1: 12})
     assert epoch.boots == {1: 13}
     assert not epoch.learn({1: 13})
+
+
+def test_boot_beyond_all_clocks_is_passed_over() -> None:
+    epoch = Epoch(1, 10)
+    epoch.follow([2])
+    assert not epoch.learn({1: BOOT_MAX, 2: 2**63 - 1})
 
 
 def test_members_that_left_are_not_heard_but_not_forgotten() -> None:

@@ -28,6 +28,8 @@ class World:
         self.skews: dict[int, float] = {}
         """Seconds by which a member's wall clock is ahead."""
         self.lost_share = 0.0
+        self.is_lost: Callable[[int, wire.DirectoryMessage], bool] = lambda sender, message: False
+        """Whether a message of a member is lost."""
         self._numbers = range(1, members + 1)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -82,7 +84,7 @@ class World:
             self._later(TICK_SECONDS, lambda: self._tick(member, directory))
 
     def _send(self, sender: int, to: int, message: wire.DirectoryMessage) -> bool:
-        if not self.is_linked(sender, to):
+        if not self.is_linked(sender, to) or self.is_lost(sender, message):
             return False
         header = pack(message)
 

@@ -1,6 +1,8 @@
 """The directory of real nodes: programs and nodes that die, and leases that pass on."""
 
+import signal
 import sys
+from pathlib import Path
 
 import anyio
 import pytest
@@ -34,11 +36,15 @@ def is_held(lease: Lease) -> bool:
     return lease.is_held
 
 
-async def wait_whole(mq: raftmq.Client) -> None:
+async def wait_whole(mq: raftmq.Client, *, started: int = 0) -> int:
+    """Wait until all nodes are there, node 1 with a start after that one; returns its start."""
     with anyio.fail_after(SECONDS_MAX):
-        while not (found := await mq.directory.nodes()).whole_ms or not all(
-            node.is_present and node.started_ms for node in found.nodes
-        ):
+        while True:
+            found = await mq.directory.nodes()
+            starts = {node.node: node.started_ms for node in found.nodes if node.is_present}
+            if found.whole_ms and len(starts) == 3 and all(starts.values()):
+                if starts[1] > started:
+                    return starts[1]
             await anyio.sleep(0.5)
 
 
@@ -61,15 +67,14 @@ async def test_directory_of_real_nodes() -> None:
             with anyio.fail_after(SECONDS_MAX):
                 while "biller" in await names(mq):
                     await anyio.sleep(0.5)
-            await wait_whole(mq)
+            started = await wait_whole(mq)
             # A node that dies takes the directory with it, and no message.
             nodes.kill(1)
             for _ in range(20):
                 await producer.send(b"meanwhile")
             nodes.start(1)
             await nodes.wait_serving(1)
-            await wait_whole(mq)
-            assert (await mq.directory.nodes()).starts >= 1
+            await wait_whole(mq, started=started)
         words = ["directory", "nodes", "--url", nodes.url]
         ended = await anyio.to_thread.run_sync(process, words)
         assert ended.stdout.count("present") + ended.stdout.count("leads") == 3, ended.stderr
@@ -137,3 +142,31 @@ async def test_holder_that_cannot_reach_a_majority_loses_its_lease() -> None:
         with anyio.fail_after(SECONDS_MAX):
             await lease.wait_lost()
         assert not is_held(lease)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems kill no child with its parent")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+async def test_command_ends_when_hold_ends(tmp_path: Path, number: signal.Signals) -> None:
+    """It would go on without the lease."""
+    file = tmp_path / "alive"
+    script = f"""
+import signal, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+while True:
+    open({str(file)!r}, "a").write("x")
+    time.sleep(0.05)
+"""
+    async with cluster(3) as nodes:
+        words = ["directory", "hold", "--url", nodes.url, "job", "--", sys.executable, "-c", script]
+        async with await anyio.open_process([sys.executable, "-m", "raftmq", *words]) as hold:
+            with anyio.fail_after(SECONDS_MAX):
+                while not file.exists():
+                    await anyio.sleep(0.1)
+            hold.send_signal(number)
+            with anyio.fail_after(SECONDS_MAX):
+                await hold.wait()
+        await anyio.sleep(0.3)
+        size = file.stat().st_size
+        await anyio.sleep(0.5)
+        assert file.stat().st_size == size
+        assert hold.returncode == (-number if number is signal.SIGKILL else 130)

@@ -13,6 +13,8 @@ connection breaks, the node keeps the lease for that time.
 
 Invariants:
 - One connection at most has a lease, and only while the node has it.
+- A lease that its holder did not release goes to nobody, nor back to the directory, before the
+  client has surely given up.
 - A request is answered once.
 """
 
@@ -31,7 +33,7 @@ from raftmq.wire.directory import HOLD_SECONDS, AskLease, LeaseAnswer
 from raftmq.wire.messages import ErrorReply
 
 if TYPE_CHECKING:
-    from raftmq.directory.leases import Leases
+    from raftmq.directory.directory import Directory
 
 LEASES_MAX = 1_000
 """Leases that are held or wanted through one node."""
@@ -64,6 +66,8 @@ class _Lease:
     holder: Connection | None = None
     heard_at: float = -inf
     """When the holder last asked."""
+    busy_until: float = -inf
+    """Until then the client that had it last may count on it, as it did not give it up."""
     keeping: _Waiting | None = None
     """The holder's open request."""
     takers: list[_Waiting] = field(default_factory=list)
@@ -75,12 +79,12 @@ class Lessor:
 
     def __init__(self, node: Host) -> None:
         self._node = node
-        self._of_node: Leases | None = None
+        self._directory: Directory | None = None
         self._leases: dict[str, _Lease] = {}
 
-    def begin(self, leases: "Leases") -> None:
+    def begin(self, directory: "Directory") -> None:
         """Get leases for the node from here."""
-        self._of_node = leases
+        self._directory = directory
 
     def held(self) -> Iterator[tuple[str, Connection]]:
         """The leases that connections have, and who."""
@@ -90,12 +94,16 @@ class Lessor:
 
     def answer(self, request: AskLease, asked: OpenRequest) -> Answer:
         """Answer a LEASE request, now or later."""
-        if self._of_node is None:
+        if self._directory is None:
             return not_here(self._node)
         lease = self._leases.get(request.name)
         waiting = _Waiting(asked, trio.current_time() + request.wait_ms / 1000)
         match request.act:
             case "take":
+                if not self._directory.leader:
+                    # The client may reach another node, which hears a majority.
+                    text = "this node hears no majority of the nodes"
+                    return ErrorReply("unavailable", text, retry_ms=200)
                 return self._take(request.name, lease, waiting)
             case "keep":
                 return self._keep(lease, waiting)
@@ -104,6 +112,7 @@ class Lessor:
                     self._drop_takers(lease, asked.connection)
                     if lease.holder is asked.connection:
                         self._end_hold(lease)
+                        lease.busy_until = -inf
                     self._look(request.name, lease)
                 return LeaseAnswer(is_held=False)
         assert_never(request.act)
@@ -121,8 +130,8 @@ class Lessor:
             text = f"{WAITING_MAX} requests wait for this lease at this node: ask later"
             return ErrorReply("busy", text, retry_ms=1000)
         lease.takers.append(waiting)
-        assert self._of_node is not None
-        self._of_node.want(name)
+        assert self._directory is not None
+        self._directory.leases.want(name)
         self._look(name, lease)
         return LATER
 
@@ -153,8 +162,9 @@ class Lessor:
             self._look(name, lease)
 
     def _look(self, name: str, lease: _Lease) -> None:
-        assert self._of_node is not None
-        now, is_here = trio.current_time(), self._of_node.is_held(name)
+        assert self._directory is not None
+        of_node = self._directory.leases
+        now, is_here = trio.current_time(), of_node.is_held(name)
         if lease.holder is not None:
             # A closed connection sends nothing more, but its client may count on the lease still.
             limit = HOLD_SECONDS if lease.holder.is_closed else HOLDER_SILENT_SECONDS
@@ -164,7 +174,8 @@ class Lessor:
         if keeping is not None and now >= keeping.until:
             lease.keeping = None
             keeping.asked.answer(LeaseAnswer(is_held=True))
-        if lease.holder is None and is_here and lease.takers:
+        is_free = lease.holder is None and now >= lease.busy_until
+        if is_free and is_here and lease.takers:
             first = lease.takers.pop(0)
             lease.holder, lease.heard_at = first.asked.connection, now
             first.asked.answer(LeaseAnswer(is_held=True))
@@ -172,12 +183,12 @@ class Lessor:
         lease.takers = [each for each in lease.takers if now < each.until]
         for each in late:
             each.asked.answer(LeaseAnswer(is_held=False))
-        if lease.holder is None and not lease.takers:
-            self._of_node.give_up(name)
+        if lease.holder is None and not lease.takers and now >= lease.busy_until:
+            of_node.give_up(name)
             del self._leases[name]
 
     def _end_hold(self, lease: _Lease) -> None:
-        lease.holder = None
+        lease.holder, lease.busy_until = None, lease.heard_at + HOLD_SECONDS
         if lease.keeping is not None:
             lease.keeping.asked.answer(LeaseAnswer(is_held=False))
             lease.keeping = None

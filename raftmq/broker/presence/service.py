@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
 import trio
 
 from raftmq.access.rules import Resource
@@ -40,11 +41,44 @@ from .rates import TopicRates
 if TYPE_CHECKING:
     from raftmq.directory.directory import Directory
 
+R = TypeVar("R", bound=msgspec.Struct)
+
+SOFTWARE_CHARACTERS_MAX = 100
+"""Characters kept of the software that a client names."""
 _NODE, _CLIENT, _LEASE = "node", "client ", "lease "
 """Keys of rows, or their beginnings."""
 
 
-class _Told(NamedTuple):
+class NodeRow(msgspec.Struct, frozen=True, array_like=True):
+    """What a node tells of itself; see `wire.directory.DirectoryNode`."""
+
+    software: str = ""
+    started_ms: int = 0
+    connections: int = 0
+    rates: dict[str, float] = {}
+
+
+class ClientRow(msgspec.Struct, frozen=True, array_like=True):
+    """What a node tells of a client; see `wire.directory.ClientView` and `Doing`."""
+
+    name: str
+    software: str
+    user: str
+    address: str
+    since_ms: int
+    version: int
+    uses: list[wire.Use]
+    avoided: list[wire.AvoidedNode]
+
+
+class Told(NamedTuple):
+    """What a node tells of a client."""
+
+    node: int
+    row: ClientRow
+
+
+class _Heard(NamedTuple):
     """What a client told on a connection."""
 
     doing: wire.Doing
@@ -57,7 +91,7 @@ class Presence(Service):
     def __init__(self, node: Host, reader: Worker) -> None:
         self._node = node
         self._reader = reader
-        self._told: dict[Connection, _Told] = {}
+        self._told: dict[Connection, _Heard] = {}
         self._rates = TopicRates()
         self.directory: Directory | None = None
         """This node's member; None: there is none, or not yet."""
@@ -80,7 +114,7 @@ class Presence(Service):
             return
         before = self._told.get(connection)
         since = before.since_ms if before is not None else self._node.now_ms()
-        self._told[connection] = _Told(doing, since)
+        self._told[connection] = _Heard(doing, since)
 
     def closed(self, connection: Connection) -> None:
         """Forget what was told on a connection, and release its leases."""
@@ -100,7 +134,7 @@ class Presence(Service):
             send=self._send,
             is_connected=self._is_connected,
         )
-        self._lessor.begin(directory.leases)
+        self._lessor.begin(directory)
         publish_due = 0.0
         try:
             while True:
@@ -135,24 +169,24 @@ class Presence(Service):
         node = self._node
         names = {topic.id: topic.name for topic in node.catalog.topics.values()}
         rates = {names[t]: rate for t, rate in self._rates.largest().items() if t in names}
-        yield _NODE, [SOFTWARE, node.started_ms, node.load.greeted, rates]
+        row = NodeRow(SOFTWARE, node.started_ms, node.load.greeted, rates)
+        yield _NODE, msgspec.to_builtins(row)
         for name, connection in islice(self._lessor.held(), wire.LEASES_TOLD):
             yield f"{_LEASE}{name}", connection.user or connection.address
-        for connection, told in self._told.items():
-            doing, hello = told.doing, connection.hello
-            yield (
-                f"{_CLIENT}{doing.client}",
-                [
-                    doing.name,
-                    hello.software if hello is not None else "",
-                    connection.user,
-                    connection.address,
-                    told.since_ms,
-                    doing.version,
-                    [[use.kind, use.topic, use.group] for use in doing.uses],
-                    [[each.node, each.health] for each in doing.avoided],
-                ],
+        for connection, (doing, since_ms) in self._told.items():
+            hello = connection.hello
+            software = hello.software[:SOFTWARE_CHARACTERS_MAX] if hello is not None else ""
+            row_of_client = ClientRow(
+                doing.name,
+                software,
+                connection.user,
+                connection.address,
+                since_ms,
+                doing.version,
+                doing.uses,
+                doing.avoided,
             )
+            yield f"{_CLIENT}{doing.client}", msgspec.to_builtins(row_of_client)
 
     # Requests
 
@@ -164,9 +198,9 @@ class Presence(Service):
             self._node.gate.sees(asked.connection, Resource.TOPIC),
             self._node.gate.sees(asked.connection, Resource.GROUP),
         )
-        entries = _by_client(directory, request.after)
+        entries = rows_by_client(directory, request.after)
         views, last = first_page(
-            ((client, _client_view(client, entries[client], *sees)) for client in sorted(entries)),
+            ((client, client_view(client, entries[client], *sees)) for client in sorted(entries)),
             lambda view: len(pack(view)),
         )
         whole_ms = int(directory.whole_seconds * 1000)
@@ -177,20 +211,19 @@ class Presence(Service):
         if directory is None:
             return not_here(self._node)
         sees = self._node.gate.sees(asked.connection, Resource.TOPIC)
-        told: dict[int, Any] = {}
+        told: dict[int, NodeRow] = {}
         leases: list[wire.LeaseView] = []
         for member, key, value in directory.rows():
-            if key == _NODE:
-                told[member] = value
-            elif key.startswith(_LEASE):
+            if key == _NODE and (row := _read(value, NodeRow)) is not None:
+                told[member] = row
+            elif key.startswith(_LEASE) and isinstance(value, str):
                 leases.append(wire.LeaseView(key.removeprefix(_LEASE), member, value))
         views = []
         for member in directory.members:
-            software, started_ms, clients, rates = told.get(member, ("", 0, 0, {}))
-            shown = {topic: rate for topic, rate in rates.items() if sees(topic)}
-            is_present = directory.is_present(member)
-            view = (member, is_present, software, started_ms, clients, shown)
-            views.append(wire.DirectoryNode(*view))
+            row = told.get(member, NodeRow())
+            shown = {topic: rate for topic, rate in row.rates.items() if sees(topic)}
+            told_of = (row.software, row.started_ms, row.connections, shown)
+            views.append(wire.DirectoryNode(member, directory.is_present(member), *told_of))
         whole_ms = int(directory.whole_seconds * 1000)
         return wire.FoundDirectoryNodes(
             views, directory.leader, whole_ms, directory.starts, sorted(leases, key=_name)
@@ -209,34 +242,47 @@ def _name(lease: wire.LeaseView) -> str:
     return lease.name
 
 
-def _by_client(directory: "Directory", after: str) -> dict[str, list[tuple[int, list[Any]]]]:
+def _read(value: Any, kind: type[R]) -> R | None:
+    """A row as this kind; None: no node of this software puts such a row."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def rows_by_client(directory: "Directory", after: str) -> dict[str, list[Told]]:
     """Client → the rows about it, and the nodes that told them."""
-    found: dict[str, list[tuple[int, list[Any]]]] = {}
+    found: dict[str, list[Told]] = {}
     for member, key, value in directory.rows():
         client = key.removeprefix(_CLIENT)
-        if key.startswith(_CLIENT) and client > after:
-            found.setdefault(client, []).append((member, value))
+        if not key.startswith(_CLIENT) or client <= after:
+            continue
+        row = _read(value, ClientRow)
+        if row is not None:
+            found.setdefault(client, []).append(Told(member, row))
     # A client that has closed its producers and consumers says so with no uses.
-    return {client: rows for client, rows in found.items() if max(rows, key=_version)[1][6]}
+    return {client: told for client, told in found.items() if newest(told).uses}
 
 
-def _version(row: tuple[int, list[Any]]) -> int:
-    return int(row[1][5])
+def newest(told: list[Told]) -> ClientRow:
+    """What a client told last."""
+    return max(told, key=lambda each: each.row.version).row
 
 
-def _client_view(
+def client_view(
     client: str,
-    rows: list[tuple[int, list[Any]]],
+    told: list[Told],
     sees_topic: Callable[[str], bool],
     sees_group: Callable[[str], bool],
 ) -> wire.ClientView:
-    connections = [wire.ConnectionView(member, row[3], row[4]) for member, row in sorted(rows)]
-    _, newest = max(rows, key=_version)
-    name, software, user, _, _, _, uses, avoided = newest
-    shown = [
-        wire.Use(kind, topic, group)
-        for kind, topic, group in uses
-        if sees_topic(topic) and (not group or sees_group(group))
+    """A client for one who sees these topics and groups."""
+    places = sorted((node, row.address, row.since_ms) for node, row in told)
+    connections = [wire.ConnectionView(*place) for place in places]
+    row = newest(told)
+    uses = [
+        use
+        for use in row.uses
+        if sees_topic(use.topic) and (not use.group or sees_group(use.group))
     ]
-    health = [wire.AvoidedNode(*each) for each in avoided]
-    return wire.ClientView(client, name, software, user, connections, shown, health)
+    who = (client, row.name, row.software, row.user)
+    return wire.ClientView(*who, connections, uses, row.avoided)

@@ -49,6 +49,7 @@ length took 33 to 42 ms. Requests need a few hundred bytes, a fetch of 5,000 que
 NODE_HEADER_BYTES_MAX = 1024 * 1024
 """The longest header of a node's request: one change of the catalog may move 4,096 groups."""
 
+_STANDING = frozenset((FrameKind.SETTINGS, FrameKind.LEASE))
 _UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET, FrameKind.DIRECTORY))
 
 HELLO_BYTES_MAX = 64 * 1024
@@ -481,6 +482,9 @@ class Connection:
         try:
             self._handler.handle(self, frame)
         except Misfit as error:
+            if frame.kind == FrameKind.DIRECTORY:
+                # Soft state must not cost the link that carries Raft's messages.
+                return
             if frame.kind in _UNANSWERED:
                 raise
             # The frames after this one can be read, so other requests on the connection go on.
@@ -491,7 +495,7 @@ class Connection:
             raise ProtocolError(f"correlation {frame.correlation} is still in use")
         size = len(frame.header) + len(frame.body)
         self._open[frame.correlation] = size
-        if frame.kind == FrameKind.SETTINGS:
+        if frame.kind in _STANDING:
             # It waits for long, and must not take a place that the user's work needs.
             self._standing.add(frame.correlation)
         elif self.share is not None:

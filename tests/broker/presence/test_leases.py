@@ -61,7 +61,8 @@ class Stage:
         self.of_node = OfNode()
         settings = SimpleNamespace(directory=SimpleNamespace(is_on=True))
         self.lessor = Lessor(SimpleNamespace(id=1, settings=settings))
-        self.lessor.begin(self.of_node)  # type: ignore[arg-type]
+        self.directory = SimpleNamespace(leases=self.of_node, leader=1)
+        self.lessor.begin(self.directory)  # type: ignore[arg-type]
         self.first, self.second = (Connected() for _ in range(2))
 
     def ask(self, connection: Any, act: Act, wait: float = 30.0) -> Asked:
@@ -165,3 +166,41 @@ def test_requests_that_wait_have_a_bound(stage: Stage) -> None:
         stage.ask(stage.second, "take")
     (busy,) = stage.ask(stage.second, "take").answers
     assert busy.code == "busy"
+
+
+def test_lease_that_the_node_lost_goes_to_nobody_while_its_client_may_count_on_it(
+    stage: Stage,
+) -> None:
+    """The answer to the holder may be under way for long."""
+    stage.of_node.has.add("report")
+    stage.ask(stage.first, "take")
+    stage.wait(4)
+    stage.ask(stage.first, "keep")
+    second = stage.ask(stage.second, "take")
+    stage.of_node.has.clear()
+    stage.wait(0.5)
+    stage.of_node.has.add("report")
+    stage.wait(HOLD_SECONDS - 0.6)
+    assert second.answers == []
+    assert stage.of_node.wanted == {"report"}
+    stage.wait(0.2)
+    assert second.answers == [HELD]
+
+
+def test_lease_that_nobody_else_wants_is_given_up_when_its_client_has_given_up(
+    stage: Stage,
+) -> None:
+    stage.of_node.has.add("report")
+    stage.ask(stage.first, "take")
+    stage.first.end(stage.lessor)
+    stage.wait(HOLD_SECONDS - 0.1)
+    assert stage.of_node.wanted == {"report"}
+    stage.wait(0.2)
+    assert stage.of_node.wanted == set()
+
+
+def test_node_without_a_majority_sends_takers_to_another_one(stage: Stage) -> None:
+    stage.directory.leader = 0
+    (refusal,) = stage.ask(stage.first, "take").answers
+    assert refusal.code == "unavailable"
+    assert stage.of_node.wanted == set()

@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from raftmq.broker.presence.service import _by_client, _client_view, _has_names
+from raftmq.broker.presence.service import ClientRow, Told, _has_names, client_view, rows_by_client
 from raftmq.wire import directory as wire
 
 
@@ -28,8 +29,10 @@ def directory(*rows: tuple[int, str, Any]) -> Any:
 
 def test_newest_word_of_a_client_counts_and_each_node_is_listed() -> None:
     old, new = row(1, [["produce", "t", ""]]), row(2, [["pop", "t", "g"]], [[3, 0.5]])
-    found = _by_client(directory((1, "client a", old), (2, "client a", new), (1, "node", [])), "")
-    view = _client_view("a", found["a"], lambda _: True, lambda _: True)
+    found = rows_by_client(
+        directory((1, "client a", old), (2, "client a", new), (1, "node", [])), ""
+    )
+    view = client_view("a", found["a"], lambda _: True, lambda _: True)
     assert view.uses == [wire.Use("pop", "t", "g")]
     assert [each.node for each in view.connections] == [1, 2]
     assert view.avoided == [wire.AvoidedNode(3, 0.5)]
@@ -38,19 +41,25 @@ def test_newest_word_of_a_client_counts_and_each_node_is_listed() -> None:
 
 def test_client_that_does_nothing_any_longer_is_not_listed() -> None:
     rows = ((1, "client a", row(1, [["produce", "t", ""]])), (2, "client a", row(2, [])))
-    assert _by_client(directory(*rows), "") == {}
+    assert rows_by_client(directory(*rows), "") == {}
+
+
+def test_row_that_no_node_puts_is_passed_over() -> None:
+    odd: list[Any] = [5, None, ["x"], row(1, [["produce"]]), row(1, [])[:3]]
+    rows = [(1, f"client {number}", value) for number, value in enumerate(odd)]
+    assert rows_by_client(directory(*rows), "") == {}
 
 
 def test_page_goes_on_after_a_client() -> None:
     uses = [["produce", "t", ""]]
     rows = [(1, f"client {name}", row(1, uses)) for name in "abc"]
-    assert sorted(_by_client(directory(*rows), "a")) == ["b", "c"]
+    assert sorted(rows_by_client(directory(*rows), "a")) == ["b", "c"]
 
 
 def test_topics_and_groups_that_the_caller_may_not_see_are_left_out() -> None:
     uses = [["produce", "open", ""], ["produce", "secret", ""], ["pop", "open", "hidden"]]
-    rows = [(1, row(1, uses))]
-    view = _client_view("a", rows, lambda topic: topic == "open", lambda group: False)
+    rows = [Told(1, msgspec.convert(row(1, uses), ClientRow))]
+    view = client_view("a", rows, lambda topic: topic == "open", lambda group: False)
     assert view.uses == [wire.Use("produce", "open")]
 
 
