@@ -42,9 +42,9 @@ async def wait_whole(mq: raftmq.Client, *, started: int = 0) -> int:
         while True:
             found = await mq.directory.nodes()
             starts = {node.node: node.started_ms for node in found.nodes if node.is_present}
-            if found.whole_ms and len(starts) == 3 and all(starts.values()):
-                if starts[1] > started:
-                    return starts[1]
+            is_whole = found.whole_ms and len(starts) == 3 and all(starts.values())
+            if is_whole and starts[1] > started:
+                return starts[1]
             await anyio.sleep(0.5)
 
 
