@@ -1,8 +1,8 @@
 """A member of the directory: it puts its own rows in, and sees those of all members.
 
-    wanted   {"beat": …, "node": …, "client 7": …}        of this member, by its owner
-    confirmed  what the others have, as far as is known      the difference goes out at each beat
-    rows     {"3 client 7": [round, value], …}             of all members, as they have come here
+    wanted     {"beat": …, "node": …, "client 7": …}    of this member, by its owner
+    confirmed  what the others have, as far as known    the difference goes out at each beat
+    rows       {"3 client 7": [round, value], …}        of all members, as they have come here
 
 A member writes its own rows alone, so no two members ever contradict each other, and a blank epoch
 fills again from what each of them wants. Each member has a *beat*, a row that changes all the time:

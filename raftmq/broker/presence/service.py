@@ -30,6 +30,7 @@ from raftmq.broker.serve.pages import first_page
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker, run_on
 from raftmq.machine.names import why_no_name
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire import directory as wire
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
@@ -71,18 +72,13 @@ class ClientRow(msgspec.Struct, frozen=True, array_like=True):
     avoided: list[wire.AvoidedNode]
 
 
-class Told(NamedTuple):
-    """What a node tells of a client."""
-
-    node: int
-    row: ClientRow
-
-
 class _Heard(NamedTuple):
     """What a client told on a connection."""
 
-    doing: wire.Doing
+    client: str
     since_ms: int
+    row: Any
+    """Its row as plain values: made once, as thousands of clients have one."""
 
 
 class Presence(Service):
@@ -112,12 +108,15 @@ class Presence(Service):
         if not _has_names(doing):
             # A client can say anything of itself, and all nodes would keep it.
             return
-        before = self._told.get(connection)
-        since = before.since_ms if before is not None else self._node.now_ms()
-        self._told[connection] = _Heard(doing, since)
+        before, hello = self._told.get(connection), connection.hello
+        since_ms = before.since_ms if before is not None else self._node.now_ms()
+        software = hello.software[:SOFTWARE_CHARACTERS_MAX] if hello is not None else ""
+        who = (doing.name, software, connection.user, connection.address, since_ms)
+        row = ClientRow(*who, doing.version, doing.uses, doing.avoided)
+        self._told[connection] = _Heard(doing.client, since_ms, msgspec.to_builtins(row))
 
     def closed(self, connection: Connection) -> None:
-        """Forget what was told on a connection, and release its leases."""
+        """Forget what was told on a connection, and the leases that it waits for."""
         self._told.pop(connection, None)
         self._lessor.closed(connection)
 
@@ -167,26 +166,17 @@ class Presence(Service):
     def _rows(self) -> Iterator[tuple[str, Any]]:
         """The rows of this node."""
         node = self._node
-        names = {topic.id: topic.name for topic in node.catalog.topics.values()}
-        rates = {names[t]: rate for t, rate in self._rates.largest().items() if t in names}
+        rates = {}
+        for number, rate in self._rates.largest().items():
+            topic = node.catalog.topic_of(number << QUEUE_BITS)
+            if topic is not None:
+                rates[topic.name] = rate
         row = NodeRow(SOFTWARE, node.started_ms, node.load.greeted, rates)
         yield _NODE, msgspec.to_builtins(row)
         for name, connection in islice(self._lessor.held(), wire.LEASES_TOLD):
             yield f"{_LEASE}{name}", connection.user or connection.address
-        for connection, (doing, since_ms) in self._told.items():
-            hello = connection.hello
-            software = hello.software[:SOFTWARE_CHARACTERS_MAX] if hello is not None else ""
-            row_of_client = ClientRow(
-                doing.name,
-                software,
-                connection.user,
-                connection.address,
-                since_ms,
-                doing.version,
-                doing.uses,
-                doing.avoided,
-            )
-            yield f"{_CLIENT}{doing.client}", msgspec.to_builtins(row_of_client)
+        for heard in self._told.values():
+            yield f"{_CLIENT}{heard.client}", heard.row
 
     # Requests
 
@@ -198,11 +188,9 @@ class Presence(Service):
             self._node.gate.sees(asked.connection, Resource.TOPIC),
             self._node.gate.sees(asked.connection, Resource.GROUP),
         )
-        entries = rows_by_client(directory, request.after)
-        views, last = first_page(
-            ((client, client_view(client, entries[client], *sees)) for client in sorted(entries)),
-            lambda view: len(pack(view)),
-        )
+        found = rows_by_client(directory, request.after)
+        entries = ((client, client_view(client, found[client], *sees)) for client in sorted(found))
+        views, last = first_page(entries, lambda view: len(pack(view)))
         whole_ms = int(directory.whole_seconds * 1000)
         return wire.FoundClients(views, is_cut=last is not None, whole_ms=whole_ms)
 
@@ -250,39 +238,40 @@ def _read(value: Any, kind: type[R]) -> R | None:
         return None
 
 
-def rows_by_client(directory: "Directory", after: str) -> dict[str, list[Told]]:
-    """Client → the rows about it, and the nodes that told them."""
-    found: dict[str, list[Told]] = {}
+def rows_by_client(directory: "Directory", after: str) -> dict[str, list[tuple[int, Any]]]:
+    """Client → the rows about it, each with the node that tells it. They are read when a page is
+    made: there may be many thousands."""
+    found: dict[str, list[tuple[int, Any]]] = {}
     for member, key, value in directory.rows():
         client = key.removeprefix(_CLIENT)
-        if not key.startswith(_CLIENT) or client <= after:
-            continue
-        row = _read(value, ClientRow)
-        if row is not None:
-            found.setdefault(client, []).append(Told(member, row))
-    # A client that has closed its producers and consumers says so with no uses.
-    return {client: told for client, told in found.items() if newest(told).uses}
-
-
-def newest(told: list[Told]) -> ClientRow:
-    """What a client told last."""
-    return max(told, key=lambda each: each.row.version).row
+        if key.startswith(_CLIENT) and client > after:
+            found.setdefault(client, []).append((member, value))
+    return found
 
 
 def client_view(
     client: str,
-    told: list[Told],
+    rows: list[tuple[int, Any]],
     sees_topic: Callable[[str], bool],
     sees_group: Callable[[str], bool],
-) -> wire.ClientView:
-    """A client for one who sees these topics and groups."""
-    places = sorted((node, row.address, row.since_ms) for node, row in told)
-    connections = [wire.ConnectionView(*place) for place in places]
-    row = newest(told)
+) -> wire.ClientView | None:
+    """A client for one who sees these topics and groups; None: it does nothing any longer."""
+    told = {node: row for node, value in rows if (row := _read(value, ClientRow)) is not None}
+    newest = max(told.values(), key=_version, default=None)
+    # A client that has closed its producers and consumers says so with no uses.
+    if newest is None or not newest.uses:
+        return None
+    connections = [
+        wire.ConnectionView(node, row.address, row.since_ms) for node, row in sorted(told.items())
+    ]
     uses = [
         use
-        for use in row.uses
+        for use in newest.uses
         if sees_topic(use.topic) and (not use.group or sees_group(use.group))
     ]
-    who = (client, row.name, row.software, row.user)
-    return wire.ClientView(*who, connections, uses, row.avoided)
+    who = (client, newest.name, newest.software, newest.user)
+    return wire.ClientView(*who, connections, uses, newest.avoided)
+
+
+def _version(row: ClientRow) -> int:
+    return row.version

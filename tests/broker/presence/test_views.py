@@ -3,10 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
-from raftmq.broker.presence.service import ClientRow, Told, _has_names, client_view, rows_by_client
+from raftmq.broker.presence.service import _has_names, client_view, rows_by_client
 from raftmq.wire import directory as wire
 
 
@@ -32,22 +31,31 @@ def test_newest_word_of_a_client_counts_and_each_node_is_listed() -> None:
     found = rows_by_client(
         directory((1, "client a", old), (2, "client a", new), (1, "node", [])), ""
     )
-    view = client_view("a", found["a"], lambda _: True, lambda _: True)
+    view = client_view("a", found["a"], everything, everything)
+    assert view is not None
     assert view.uses == [wire.Use("pop", "t", "g")]
     assert [each.node for each in view.connections] == [1, 2]
     assert view.avoided == [wire.AvoidedNode(3, 0.5)]
     assert (view.name, view.user) == ("biller", "alice")
 
 
+def everything(_: str) -> bool:
+    return True
+
+
 def test_client_that_does_nothing_any_longer_is_not_listed() -> None:
-    rows = ((1, "client a", row(1, [["produce", "t", ""]])), (2, "client a", row(2, [])))
-    assert rows_by_client(directory(*rows), "") == {}
+    rows = [(1, row(1, [["produce", "t", ""]])), (2, row(2, []))]
+    assert client_view("a", rows, everything, everything) is None
 
 
 def test_row_that_no_node_puts_is_passed_over() -> None:
     odd: list[Any] = [5, None, ["x"], row(1, [["produce"]]), row(1, [])[:3]]
-    rows = [(1, f"client {number}", value) for number, value in enumerate(odd)]
-    assert rows_by_client(directory(*rows), "") == {}
+    assert client_view("a", list(enumerate(odd)), everything, everything) is None
+    view = client_view(
+        "a", [*enumerate(odd), (7, row(1, [["produce", "t", ""]]))], everything, everything
+    )
+    assert view is not None
+    assert [each.node for each in view.connections] == [7]
 
 
 def test_page_goes_on_after_a_client() -> None:
@@ -58,8 +66,9 @@ def test_page_goes_on_after_a_client() -> None:
 
 def test_topics_and_groups_that_the_caller_may_not_see_are_left_out() -> None:
     uses = [["produce", "open", ""], ["produce", "secret", ""], ["pop", "open", "hidden"]]
-    rows = [Told(1, msgspec.convert(row(1, uses), ClientRow))]
+    rows = [(1, row(1, uses))]
     view = client_view("a", rows, lambda topic: topic == "open", lambda group: False)
+    assert view is not None
     assert view.uses == [wire.Use("produce", "open")]
 
 
