@@ -48,7 +48,7 @@ def _mutant(
 
 MUTANTS = (
     _mutant(180, "founds-again", "A node that founded a group founds it again after its log was "
-            "deleted.", "founds_again", ("member-id", "R1", "R4", "R6", "V3"), _RETURNS,
+            "deleted.", "founds_again", ("member-id", "R1", "R4", "R6", "V3", "bug"), _RETURNS,
             _WHY_RETURNS),
     _mutant(181, "old-id", "A replica whose log was deleted comes back under its member id.",
             "returns_under_the_old_id", ("member-id", "R4", "R6", "V3"), _RETURNS,
