@@ -70,8 +70,9 @@ from .watch import Watch
 
 NODES = 3
 READY_SECONDS_MAX = 40.0
-RECOVERY_SECONDS_MAX = 60.0
-"""Limit from the heal until all members are up and have caught up."""
+RECOVERY_SECONDS_MAX = 150.0
+"""Limit from the heal until all members are up and have caught up; a quiet machine needs some 5 s.
+On one with three busy processes for two cores leaders changed for more than a minute."""
 LIVENESS_SECONDS_MAX = 40.0
 LIVENESS_MESSAGES = 200
 """Messages that the others must acknowledge while one node stays dead."""
