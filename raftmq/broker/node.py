@@ -97,7 +97,7 @@ from .status import node_status
 from .timers import Timers
 from .world import World, give_up_after
 
-_BEFORE_SERVING = frozenset((FrameKind.PROBE, FrameKind.SNAPSHOT))
+_BEFORE_SERVING = frozenset((FrameKind.PROBE, FrameKind.SNAPSHOT, FrameKind.DIRECTORY))
 """Frames of other nodes that a node acts on while it is starting."""
 
 
