@@ -71,7 +71,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "directory": (
             "directory:directory",
-            "Who is connected where, what is sent, and leases for jobs.",
+            "Show connected clients and message rates; run commands under leases.",
         ),
         "config": ("config:config", "Settings that change while the cluster runs."),
         "backup": ("backup:backup", "Back a cluster up; verify backups; restore one."),

@@ -1,4 +1,4 @@
-"""`raftmq directory`: who is connected where, what is sent to topics, and leases for jobs."""
+"""`raftmq directory`: connected clients, message rates, and commands that run under leases."""
 
 import os
 import shutil
@@ -29,12 +29,12 @@ TOPICS_SHOWN = 20
 STOP_SECONDS = 10.0
 """Time for a command to end after its lease was lost; then it is killed."""
 FREE_SECONDS = 2.0
-"""Time in which a lease comes that nobody has."""
+"""Seconds in which a free lease is given out."""
 
 
 @click.group(cls=HintedGroup)
 def directory() -> None:
-    """Who is connected where, what is sent to topics, and leases for jobs.
+    """Show connected clients and message rates; run commands under leases.
 
     The nodes keep all of this in memory. It is built again within seconds after a node restarts,
     and no promise about messages rests on it.

@@ -102,25 +102,11 @@ def test_whatever_happens_all_rows_are_seen_soon_after(worlds: Worlds, seed: int
     draw = world.random
     for _ in range(40):
         publish(world)
-        match draw.randrange(6):
-            case 0 if len(world.up) > 1:
-                world.kill(draw.choice(list(world.up)))
-            case 1:
-                for member in range(1, members + 1):
-                    world.start(member)
-            case 2:
-                world.cut(draw.sample(range(1, members + 1), members // 2))
-            case 3:
-                world.cut([])
-            case 4:
-                world.lost_share = draw.choice((0.0, 0.2, 0.8))
-            case 5:
-                world.skews = {draw.randint(1, members): draw.uniform(-100, 100)}
+        world.disturb(draw)
+        if draw.random() < 0.2:
+            world.skews = {draw.randint(1, members): draw.uniform(-100, 100)}
         world.run(draw.random() * 5)
-    world.lost_share = 0.0
-    world.cut([])
-    for member in range(1, members + 1):
-        world.start(member)
+    world.heal()
     wanted = publish(world)
     world.run(SOON)
     assert seen(world) == [wanted] * members
@@ -305,24 +291,11 @@ def test_no_fault_gives_a_lease_to_two_at_once(worlds: Worlds, seed: int) -> Non
             else:
                 directory.leases.give_up("report")
                 until.pop(member, None)
-        match draw.randrange(5):
-            case 0 if len(world.up) > 1:
-                world.kill(draw.choice(list(world.up)))
-            case 1:
-                for member in range(1, members + 1):
-                    world.start(member)
-            case 2:
-                world.cut(draw.sample(range(1, members + 1), members // 2))
-            case 3:
-                world.cut([])
-            case 4:
-                world.lost_share = draw.choice((0.0, 0.2, 0.8))
+        world.disturb(draw)
         world.run(draw.random() * 12, look=look)
-    world.lost_share = 0.0
-    world.cut([])
-    for member in range(1, members + 1):
-        world.start(member)
-        world.up[member].leases.want("report")
+    world.heal()
+    for directory in world.up.values():
+        directory.leases.want("report")
     world.run(SOON + 2 * LEASE_SECONDS, look=look)
     assert held
     assert len(holders(world)) == 1

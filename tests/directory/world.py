@@ -66,6 +66,31 @@ class World:
         """Set these members apart from the others."""
         self.parts = dict.fromkeys(members, 1)
 
+    def disturb(self, draw: Random) -> None:
+        """One fault, or the end of some."""
+        match draw.randrange(5):
+            case 0 if len(self.up) > 1:
+                self.kill(draw.choice(list(self.up)))
+            case 1:
+                self.start_all()
+            case 2:
+                self.cut(draw.sample(self._numbers, len(self._numbers) // 2))
+            case 3:
+                self.cut([])
+            case 4:
+                self.lost_share = draw.choice((0.0, 0.2, 0.8))
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.lost_share = 0.0
+        self.cut([])
+        self.start_all()
+
+    def start_all(self) -> None:
+        """Start the members that are down."""
+        for member in self._numbers:
+            self.start(member)
+
     def run(self, seconds: float, *, look: Callable[[], None] = lambda: None) -> None:
         """Let time pass; `look` is called after each event."""
         end = self.now + seconds

@@ -13,8 +13,8 @@ connection breaks, the node keeps the lease for that time.
 
 Invariants:
 - One connection at most has a lease, and only while the node has it.
-- A lease that its holder did not release goes to nobody, nor back to the directory, before the
-  client has surely given up.
+- A lease that its holder did not release stays at this node, unused, until that client must have
+  given up.
 - A request is answered once.
 """
 
@@ -106,7 +106,7 @@ class Lessor:
                     return ErrorReply("unavailable", text, retry_ms=200)
                 return self._take(request.name, lease, waiting)
             case "keep":
-                return self._keep(lease, waiting)
+                return self._keep(request.name, lease, waiting)
             case "release":
                 if lease is not None:
                     self._drop_takers(lease, asked.connection)
@@ -135,7 +135,10 @@ class Lessor:
         self._look(name, lease)
         return LATER
 
-    def _keep(self, lease: _Lease | None, waiting: _Waiting) -> Answer:
+    def _keep(self, name: str, lease: _Lease | None, waiting: _Waiting) -> Answer:
+        if lease is not None:
+            # After a standstill of the process the node may have lost it, and no look came since.
+            self._look(name, lease)
         if lease is None or lease.holder is not waiting.asked.connection:
             return LeaseAnswer(is_held=False)
         lease.heard_at = trio.current_time()

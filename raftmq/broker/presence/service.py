@@ -51,7 +51,7 @@ _NODE, _CLIENT, _LEASE = "node", "client ", "lease "
 
 
 class NodeRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a node tells of itself; see `wire.directory.DirectoryNode`."""
+    """The row of a node; see `wire.directory.DirectoryNode`."""
 
     software: str = ""
     started_ms: int = 0
@@ -60,7 +60,7 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClientRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a node tells of a client; see `wire.directory.ClientView` and `Doing`."""
+    """The row of a client at one node; see `wire.directory.ClientView` and `Doing`."""
 
     name: str
     software: str
@@ -73,7 +73,7 @@ class ClientRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Heard(NamedTuple):
-    """What a client told on a connection."""
+    """The newest word of a client on one connection."""
 
     client: str
     since_ms: int

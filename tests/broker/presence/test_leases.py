@@ -204,3 +204,13 @@ def test_node_without_a_majority_sends_takers_to_another_one(stage: Stage) -> No
     (refusal,) = stage.ask(stage.first, "take").answers
     assert refusal.code == "unavailable"
     assert stage.of_node.wanted == set()
+
+
+def test_keeper_that_asks_after_a_standstill_of_the_node_hears_of_the_loss(stage: Stage) -> None:
+    stage.of_node.has.add("report")
+    stage.ask(stage.first, "take")
+    first = stage.ask(stage.first, "keep")
+    stage.now += 60
+    stage.of_node.has.clear()
+    assert stage.ask(stage.first, "keep").answers == [NOT_HELD]
+    assert first.answers == [NOT_HELD]

@@ -125,8 +125,8 @@ async def settle_changes(state: RunState) -> None:
 
 
 async def are_groups_settled(state: RunState) -> bool:
-    """True if three members or more vote in each group, and nobody else. Damaged ones are not
-    asked."""
+    """True if three members or more vote in each group, and no node that is not a member. Damaged
+    members are not asked."""
     statuses = await state.nodes.statuses()
     asked = state.members - state.broken.keys()
     if not asked <= statuses.keys():
