@@ -3,7 +3,7 @@
 Sources: etcd-io/raft's asynchronous storage writes; thesis §3.8 on what must be durable.
 """
 
-from raftmq.consensus import leader
+from raftmq.consensus import leader, patience
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import Message
 from raftmq.consensus.storage import Compacted, NotInMemory
@@ -12,7 +12,9 @@ from raftmq.log.record import Kind
 
 
 def on_stored(core: Core, message: Message) -> None:
-    """Storage holds the log up to the message's (index, log_term), and its snapshot."""
+    """Storage holds the log up to the message's (index, log_term), its snapshot, and the term and
+    vote of when it was asked."""
+    patience.on_stored(core, message.term, message.vote)
     if message.index:
         core.log.unstable.stable_to(message.index, message.log_term)
     if message.snapshot is not None:

@@ -96,8 +96,9 @@ class Config:
 
     votes_wait: bool = True
     """With asynchronous writes: a candidate's requests leave when its own term and vote are durable
-    (Raft figure 2). Else it could be elected by the others, crash, and be elected in the same term
-    again, with another log. False only to replay etcd's data files: etcd does not wait."""
+    (Raft figure 2), and so does its election timer (`patience`). Else it could be elected by the
+    others, crash, and be elected in the same term again, with another log. False only to replay
+    etcd's data files: etcd does not wait."""
 
     announce_commit: bool = True
     """When the commit index moves and there are no records to send along, followers get an empty
@@ -130,6 +131,11 @@ class Config:
 
     measure: Callable[[Sequence[Record]], int] = record_bytes
     """The weight of records against `message_bytes_max` and `committed_bytes_max`."""
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether an election waits for the disk of whoever asks for it."""
+        return self.async_storage_writes and self.votes_wait
 
     def validate(self) -> None:
         """Check all fields and their combinations.

@@ -8,7 +8,7 @@ on messages: the modules that do take it as their first argument.
 
 | module | holds |
 |---|---|
-| `election` | campaigns, votes, the term rules |
+| `election`, `patience` | campaigns, votes, the term rules; elections on slow disks |
 | `leader`, `replication` | proposals, appends to followers, commit, reads, transfer |
 | `follower` | appends, heartbeats, snapshots from a leader |
 | `reconfigure` | switching membership |
@@ -23,6 +23,7 @@ Sources: Raft §5.1, §5.2, figure 2 and 4; etcd-io/raft.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from raftmq.consensus.config import Config
 from raftmq.consensus.log import RaftLog
@@ -34,6 +35,20 @@ from raftmq.consensus.storage import Storage
 from raftmq.consensus.trace import Event
 from raftmq.consensus.types import NONE, Fetch, HardState, ReadState, Role, SoftState
 from raftmq.log.record import Record
+
+
+@dataclass(slots=True)
+class VotesWritten:
+    """How our own votes come to the disk: see `patience`."""
+
+    durable: tuple[int, int] = (0, NONE)
+    """Term and vote that are known to be durable."""
+    ticks_so_far: int = 0
+    """Ticks for which the present ones have been on their way."""
+    ticks: int = 0
+    """Ticks that it took the last time; 0 also once a leader is known."""
+    has_yielded: bool = False
+    """Whether a pre-candidate has restarted our timer since our own last campaign."""
 
 
 class Core:
@@ -73,6 +88,7 @@ class Core:
         "uncommitted_bytes",
         "vote",
         "votes",
+        "votes_written",
     )
 
     def __init__(self, config: Config, storage: Storage) -> None:
@@ -101,8 +117,8 @@ class Core:
         """Ticks since the election timer was reset."""
         self.heartbeat_elapsed = 0
         """Leader: ticks since the last heartbeats."""
-        self.election_timeout = config.election_ticks
-        """The drawn timeout: between election_ticks and one less than twice that."""
+        self.election_timeout = config.election_ticks  # see `draw_timeout`
+        self.votes_written = VotesWritten()
         self.now = 0
         """The latest time the shell told, in ms; only stamps records."""
         self.behind_since: tuple[int, int] | None = None
@@ -226,10 +242,7 @@ class Core:
         self.leader = NONE
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
-        # Raft §5.2: "election timeouts are chosen randomly from a fixed interval".
-        ticks = self.config.election_ticks
-        self.election_timeout = ticks + self.config.draw(ticks)
-        assert ticks <= self.election_timeout < 2 * ticks, "a draw outside of its range"
+        self.draw_timeout()
         self.transferee = NONE
         self.votes = {}
         last = self.log.last_index
@@ -243,6 +256,13 @@ class Core:
         self.fetching.clear()
         self.fetches.clear()
         self.last_read, self.last_read_key = ((), 0), (0, 0, 0)
+
+    def draw_timeout(self) -> None:
+        """Raft §5.2: "election timeouts are chosen randomly from a fixed interval": from
+        election_ticks to one less than twice that, and longer after a slow vote (`patience`)."""
+        ticks = self.config.election_ticks + 2 * self.votes_written.ticks
+        self.election_timeout = ticks + self.config.draw(ticks)
+        assert ticks <= self.election_timeout < 2 * ticks, "a draw outside of its range"
 
     def become_follower(self, term: int, leader: int) -> None:
         """Follow `leader` in `term`; `NONE`: no leader is known yet (Raft §5.1)."""

@@ -20,7 +20,7 @@ votes tell the commit index as well.
 from collections.abc import Callable
 from enum import Enum
 
-from raftmq.consensus import applying, follower, leader, transfer
+from raftmq.consensus import applying, follower, leader, patience, transfer
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import TRANSFER, Message, MessageKind
 from raftmq.consensus.quorum import VoteResult, joint_vote_result
@@ -51,9 +51,12 @@ def tick(core: Core) -> None:
     timeout, then it assumes there is no viable leader and begins an election".
     """
     assert core.role is not Role.LEADER, "a leader waits for no leader"
+    if patience.has_to_wait(core):
+        return
     core.election_elapsed += 1
     if core.is_promotable and core.election_elapsed >= core.election_timeout:
         core.election_elapsed = 0
+        core.votes_written.has_yielded = False
         campaign(core)
 
 
@@ -100,7 +103,7 @@ def _ask(core: Core, kind: Campaign) -> None:
     assert core.id in core.membership.voters, "a candidate's first vote is its own"
     context = TRANSFER if kind is Campaign.TRANSFER else b""
     log, config = core.log, core.config
-    waits = kind is not Campaign.PRE_ELECTION and config.async_storage_writes and config.votes_wait
+    waits = kind is not Campaign.PRE_ELECTION and config.is_patient
     requests = core.after_append if waits else core.messages
     for node in sorted(core.membership.voters):
         if node == core.id:
@@ -218,7 +221,9 @@ def on_vote_request(core: Core, message: Message) -> None:
             commit_term=log.term(log.committed) or 0,
         )
     )
-    if is_cast and not is_pre_vote:
+    if is_cast and is_pre_vote:
+        patience.yield_once(core)
+    elif is_cast:
         # Raft §5.2: "Each server will vote for at most one candidate in a given term".
         assert core.vote in (NONE, message.sender), f"a second vote in term {core.term}"
         assert not core.abstains, "a vote of a member that lost records"

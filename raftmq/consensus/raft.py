@@ -98,6 +98,7 @@ class Raft:
             # Applied records were committed, though the commit index may not have been synced.
             core.log.commit_to(config.applied)
             core.log.applied_to(config.applied)
+        core.votes_written.durable = (core.term, core.vote)
         core.become_follower(core.term, NONE)
         log = core.log
         assert log.applied <= log.committed <= log.last_index, f"recovered out of order: {log}"

@@ -30,7 +30,7 @@ import msgspec
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import APPEND_THREAD, APPLY_THREAD, Message, MessageKind
 from raftmq.consensus.storage import NotInMemory
-from raftmq.consensus.types import Fetch, HardState, ReadState, Snapshot, SoftState
+from raftmq.consensus.types import NONE, Fetch, HardState, ReadState, Snapshot, SoftState
 from raftmq.log.record import Record
 
 # Bound once: looking a member up in its enum class costs 0.1 µs, and these are in the hot path.
@@ -121,7 +121,8 @@ class ReadyMaker:
         messages, core.messages = core.messages, []
         after_append, core.after_append = core.after_append, []
         stored = None
-        if log.unstable.records or snapshot is not None:
+        is_vote_new = must_sync and core.config.is_patient
+        if log.unstable.records or snapshot is not None or is_vote_new:
             stored = self._stored_response(snapshot)
         applied = self._applied_response(committed) if committed else None
         if self._async:
@@ -187,6 +188,7 @@ class ReadyMaker:
             core.id,
             sender=APPEND_THREAD,
             term=core.term,
+            vote=core.vote if core.config.is_patient else NONE,
             index=log.last_index if has_records else 0,
             log_term=log.last_term if has_records else 0,
             snapshot=snapshot,

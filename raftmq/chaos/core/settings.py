@@ -75,6 +75,9 @@ class Settings:
     broker. False: after it."""
     is_liveness: bool = False
     """At the heal only a random quorum comes back; the rest stays dead, and progress is due."""
+    elects_slowly: bool = False
+    """At the heal all nodes start again, on disks that write for about as long as the shortest
+    election timeout, and a leader is due all the same. Then the disks are quick again."""
 
     @property
     def tick_us(self) -> int:
@@ -112,9 +115,12 @@ def draw_settings(seed: int) -> Settings:
         reads_per_second=random.choice([0.5, 2.0, 4.0]),
         is_liveness=share(0.15),
         mends=share(0.6),
+        elects_slowly=share(0.15),
     )
     drawn = replace(drawn, **chosen_settings(seed))
     # A member that abstains is in a term above its leader's: only with pre-votes or the check of
     # the quorum does the member tell the leader of that term.
     tells = drawn.pre_vote or drawn.check_quorum
-    return replace(drawn, mends=drawn.mends and tells)
+    # A disk that stalls takes ten times as long.
+    elects_slowly = drawn.elects_slowly and drawn.pre_vote and not drawn.stall_share
+    return replace(drawn, mends=drawn.mends and tells, elects_slowly=elects_slowly)

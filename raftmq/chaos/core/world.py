@@ -19,7 +19,7 @@ Invariants:
 Sources: TigerBeetle's VOPR for the liveness mode; Jepsen for heal, drain, check.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from raftmq.chaos.core.checks import last_checks
@@ -29,6 +29,7 @@ from raftmq.chaos.core.faults import atlas
 from raftmq.chaos.core.faults.nemesis import Nemesis
 from raftmq.chaos.core.faults.themes import draw_themed
 from raftmq.chaos.core.node import Node
+from raftmq.chaos.core.replica.writing import PASS_SPREAD_US, PASS_US
 from raftmq.chaos.core.settings import Settings, draw_settings
 from raftmq.chaos.faults import Fault, Schedule, World, draw, of_world
 from raftmq.chaos.outcome import Outcome, Violation
@@ -42,6 +43,10 @@ SECONDS = 60.0
 
 LEADER_TIMEOUTS = 10
 """After the heal a node must lead within this many of the longest election timeouts."""
+
+SLOW_LEADER_TIMEOUTS = 20
+"""The same where each write takes about as long as the shortest election timeout; the leader has
+committed nothing yet."""
 
 DRAIN_SECONDS_MAX = 60.0
 """After the clients have ended all nodes must agree within this time."""
@@ -136,6 +141,9 @@ class Run:
         if cluster.settings.is_liveness:
             self._choose()
         for node in cluster.nodes.values():
+            if cluster.settings.elects_slowly:
+                node.end(power=False)
+                node.disk_factor = self._slow_factor()
             if self._chosen and node.id not in self._chosen:
                 node.end(power=False)
                 node.is_held_down = True
@@ -163,13 +171,24 @@ class Run:
         members = self.cluster.members()
         return [node for node in members if not self._chosen or node.id in self._chosen]
 
+    def _slow_factor(self) -> float:
+        settings = self.cluster.settings
+        return settings.election_ticks * settings.tick_us / (PASS_US + PASS_SPREAD_US / 2)
+
     def _wait_for_leader(self) -> None:
         cluster, settings = self.cluster, self.cluster.settings
         timeout_us = 2 * settings.election_ticks * settings.tick_us
-        end_us = cluster.loop.now_us + LEADER_TIMEOUTS * timeout_us
-        while not self._is_led():
-            if cluster.loop.now_us > end_us:
-                raise Broken("V1", f"no node leads {LEADER_TIMEOUTS} election timeouts after")
+        if settings.elects_slowly:
+            self._wait(lambda: cluster.leader() is not None, SLOW_LEADER_TIMEOUTS, timeout_us)
+            for node in cluster.nodes.values():
+                node.disk_factor = 1.0
+        self._wait(self._is_led, LEADER_TIMEOUTS, timeout_us)
+
+    def _wait(self, is_led: Callable[[], bool], timeouts: int, timeout_us: int) -> None:
+        end_us = self.cluster.loop.now_us + timeouts * timeout_us
+        while not is_led():
+            if self.cluster.loop.now_us > end_us:
+                raise Broken("V1", f"no node leads {timeouts} election timeouts after")
             self._step()
 
     def _is_led(self) -> bool:

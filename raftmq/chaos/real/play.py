@@ -102,6 +102,8 @@ AGREEMENT = "R21 states of replicas in the end"
 """Name under which comparisons of the replicas' last states are counted."""
 HANDING_MS_MAX = 200
 """Longest pause of a consumer's process between two of its steps, on a busy machine."""
+LATEST = 20
+"""Events of the time line that a complaint about the end of a run names."""
 JUDGE_SECONDS_MAX = 60.0
 """Limit of the search that judges one run's registers."""
 
@@ -318,7 +320,7 @@ async def _demand_recovery(state: RunState, operator: Operator) -> None:
     began = trio.current_time()
     if not await wait_found(is_recovered, timeout=RECOVERY_SECONDS_MAX, look_seconds=0.2):
         goal = f"goals {goals}" if goals else "no goal: members are down, or differ on who leads"
-        text = f"no recovery within {RECOVERY_SECONDS_MAX:g} s: {goal}; {_situation(state)}"
+        text = f"no recovery within {RECOVERY_SECONDS_MAX:g} s: {goal}; {await _situation(state)}"
         state.complain("V1", text)
         for text in operator.complaints():
             state.complain("V3", text)
@@ -327,10 +329,24 @@ async def _demand_recovery(state: RunState, operator: Operator) -> None:
     state.counts["longest to recover, ms"] = int((trio.current_time() - began) * 1000)
 
 
-def _situation(state: RunState) -> str:
-    words = {node: state.nodes.last_words(node)[-200:] for node in state.everyone}
+async def _situation(state: RunState) -> str:
+    """What a person needs who has nothing but the outcome: the logs are gone with the run."""
+    statuses = await state.nodes.statuses()
+    groups = {
+        node: [
+            f"{each['group']}: {each['role']} in term {each['term']} at {each['last_index']}, "
+            f"voters {each['voters']}, outgoing {each['voters_outgoing']}"
+            for each in status["groups"]
+        ]
+        for node, status in sorted(statuses.items())
+    }
     running = [node for node in state.everyone if state.nodes.is_running(node)]
-    return f"running {running}, damaged {sorted(state.broken)}, last words {words}"
+    words = {node: state.nodes.last_words(node)[-200:] for node in state.everyone}
+    latest = [f"{each.at_ms} {each.node} {each.what}" for each in state.happenings[-LATEST:]]
+    return (
+        f"running {running}, damaged {sorted(state.broken)}, a change is under way: "
+        f"{state.changing.locked()}, groups {groups}, last words {words}, last events {latest}"
+    )
 
 
 async def _drain(state: RunState, readers: trio.Nursery) -> bool:
@@ -386,7 +402,9 @@ async def _demand_agreement(state: RunState) -> None:
 
     if not await wait_found(agree, timeout=RECOVERY_SECONDS_MAX / 2, look_seconds=0.2):
         apart = {group: each for group, each in states.items() if len(set(each.values())) > 1}
-        state.complain("V3", f"replicas do not get to one state: {apart}; {_situation(state)}")
+        state.complain(
+            "V3", f"replicas do not get to one state: {apart}; {await _situation(state)}"
+        )
 
 
 def _outcome(

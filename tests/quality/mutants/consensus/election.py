@@ -22,6 +22,7 @@ from raftmq.consensus import (
     abstaining,
     election,
     leader,
+    patience,
     raft,
 )
 from raftmq.consensus.core import Core
@@ -211,6 +212,11 @@ def never_counts_again(patch: Patch) -> None:
     patch.set(abstaining, "may_count_again", lambda core: False)
 
 
+def waits_for_no_disk(patch: Patch) -> None:
+    """392"""
+    patch.set(patience, "has_to_wait", lambda core: False)
+
+
 MUTANTS = (
     Mutant(
         number=1,
@@ -317,6 +323,13 @@ MUTANTS = (
         what="A candidate asks for votes before its own is durable [ours, until f1311d0].",
         killers=("R14", "R3"),
         plant=asks_before_its_own_vote_is_durable,
+    ),
+    Mutant(
+        number=392,
+        name="waits-for-no-disk",
+        what="The election timer runs while the vote is on its way to a slow disk [ours].",
+        killers=("V1",),
+        plant=waits_for_no_disk,
     ),
     Mutant(
         number=132,

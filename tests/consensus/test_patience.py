@@ -1,0 +1,176 @@
+"""Elections beside slow disks: a leader is found, and stays, however long a vote takes."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from raftmq.consensus import APPEND_THREAD, APPLY_THREAD, ConfState, Message, Role, patience
+from raftmq.consensus.core import Core
+from tests.consensus.cluster import make_raft, make_storage
+
+ELECTION_TICKS = 10
+
+
+class Disk:
+    """Storage messages become durable in passes, as in the broker: those that come during a pass
+    wait for the next one. The writes of other groups make each pass last."""
+
+    def __init__(self, take: Callable[[], int]) -> None:
+        self._take = take
+        self._waiting: list[Message] = []
+        self._pass: list[Message] = []
+        self._ends = 0
+
+    def write(self, now: int, message: Message) -> None:
+        """Put a message into the next pass, which begins when none is under way."""
+        self._waiting.append(message)
+        self._begin(now)
+
+    def done(self, now: int) -> list[Message]:
+        """The messages that have become durable."""
+        if not self._pass or self._ends > now:
+            return []
+        done, self._pass = self._pass, []
+        self._begin(now)
+        return done
+
+    def _begin(self, now: int) -> None:
+        if self._waiting and not self._pass:
+            self._pass, self._waiting = self._waiting, []
+            self._ends = now + self._take()
+
+
+class SlowCluster:
+    """Members that write to slow disks. Messages take no time, and some links may be dead."""
+
+    def __init__(self, seed: int, voters: int, write_ticks: tuple[int, int]) -> None:
+        random = Random(seed)
+        self.now = 0
+        self.dead: set[tuple[int, int]] = set()
+        numbers = range(1, voters + 1)
+        self.storages = {each: make_storage(ConfState(tuple(numbers))) for each in numbers}
+        self.rafts = {
+            number: make_raft(
+                self.storages[number],
+                number,
+                pre_vote=True,
+                check_quorum=True,
+                async_storage_writes=True,
+                election_ticks=ELECTION_TICKS,
+                draw=random.randrange,
+            )
+            for number in numbers
+        }
+        self.disks = {each: Disk(lambda: random.randint(*write_ticks)) for each in numbers}
+
+    @property
+    def leader(self) -> int:
+        """The member that all follow; 0: none."""
+        led = {raft.leader for raft in self.rafts.values()}
+        return led.pop() if len(led) == 1 else 0
+
+    def terms(self) -> int:
+        """The highest term."""
+        return max(raft.term for raft in self.rafts.values())
+
+    def tick(self) -> None:
+        """Let one tick pass, and all that follows from it."""
+        self.now += 1
+        for number, raft in self.rafts.items():
+            raft.tick()
+            for message in self.disks[number].done(self.now):
+                self._store(number, message)
+        while any(self._work(number) for number in self.rafts):
+            pass
+
+    def ticks_until_led(self, ticks_max: int) -> int:
+        """The ticks until all follow one leader, `ticks_max` at most."""
+        began = self.now
+        while not self.leader and self.now < began + ticks_max:
+            self.tick()
+        return self.now - began
+
+    def _store(self, number: int, message: Message) -> None:
+        storage = self.storages[number]
+        storage.append(message.entries)
+        if message.term:
+            storage.hard_state = (message.term, message.vote, message.commit)  # type: ignore[assignment]
+        for response in message.responses:
+            self._deliver(response)
+
+    def _work(self, number: int) -> bool:
+        raft = self.rafts[number]
+        if not raft.has_ready():
+            return False
+        for message in raft.ready().messages:
+            if message.to == APPEND_THREAD:
+                self.disks[number].write(self.now, message)
+                for stored in self.disks[number].done(self.now):
+                    self._store(number, stored)
+            elif message.to == APPLY_THREAD:
+                for response in message.responses:
+                    raft.step(response)
+            else:
+                self._deliver(message)
+        return True
+
+    def _deliver(self, message: Message) -> None:
+        if (message.sender, message.to) not in self.dead:
+            self.rafts[message.to].step(message)
+
+
+SLOW = [(3, 8), (5, 15), (12, 18), (30, 60)]
+"""From and to: ticks of a write, where election timeouts are 10 to 19 ticks on a quick disk."""
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("write_ticks", SLOW)
+def test_leader_is_found_and_stays(voters: int, write_ticks: tuple[int, int]) -> None:
+    longest = 0
+    for seed in range(40):
+        cluster = SlowCluster(seed, voters, write_ticks)
+        longest = max(longest, cluster.ticks_until_led(2000))
+        assert cluster.leader, f"seed {seed}: no leader in term {cluster.terms()}"
+        leader, term = cluster.leader, cluster.terms()
+        for _ in range(20 * ELECTION_TICKS):
+            cluster.tick()
+        assert (cluster.leader, cluster.terms()) == (leader, term)
+    assert longest <= 12 * (ELECTION_TICKS + write_ticks[1])
+
+
+def test_quick_disks_elect_as_if_there_were_no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(seed: int) -> tuple[int, int, int]:
+        cluster = SlowCluster(seed, 5, (0, 0))
+        return cluster.ticks_until_led(2000), cluster.leader, cluster.terms()
+
+    patient = [found(seed) for seed in range(40)]
+    monkeypatch.setattr(patience, "has_to_wait", lambda core: False)
+    assert [found(seed) for seed in range(40)] == patient
+
+
+def test_without_patience_slow_disks_find_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "has_to_wait", lambda core: False)
+    led = [SlowCluster(seed, 3, (12, 18)).ticks_until_led(2000) < 2000 for seed in range(40)]
+    assert led.count(False) > 20
+
+
+def test_timeout_is_short_again_under_a_leader() -> None:
+    cluster = SlowCluster(1, 3, (30, 60))
+    cluster.ticks_until_led(2000)
+    cluster.tick()
+    for raft in cluster.rafts.values():
+        core: Core = raft._core
+        assert core.role is Role.LEADER or core.election_timeout < 2 * ELECTION_TICKS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_candidate_that_hears_no_answers_keeps_no_leader_away(seed: int) -> None:
+    cluster = SlowCluster(seed, 3, (5, 15))
+    cluster.dead = {(2, 1), (3, 1)}
+    cluster.rafts[1].campaign()
+    for _ in range(400):
+        cluster.tick()
+        if cluster.rafts[2].leader == cluster.rafts[3].leader != 0:
+            return
+    pytest.fail("members 2 and 3 hear each other and have no leader")
