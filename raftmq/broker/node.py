@@ -439,7 +439,7 @@ class Node:
         self.quotas = Quotas(self, self._fetches.sessions.topics_of)
         """Quotas of users and topics."""
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
-        self.retention = Retention(lambda: self.settings.log)
+        self.retention = Retention(lambda: self.settings.log, self.dynamic.topics)
         """The indexes up to which logs are dropped."""
         self.delay_scheduler = DelayScheduler(
             self, timers=self.timers, reader=self._reader, batch_bytes_max=limits.batch_bytes_max

@@ -64,7 +64,8 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A segment that reaches this size is sealed and a new one begun. Retention, snapshots and
     derived indexes go by whole segments."""
     retention_ms: Annotated[int, Meta(ge=0)] = 3 * 24 * 3600 * 1000
-    """Segments whose newest record is older are dropped; 0 keeps them for ever."""
+    """Segments whose newest record is older are dropped; 0 keeps them for ever. A topic may have
+    another time (`raftmq config set topic`)."""
     retention_bytes: Annotated[int, Meta(ge=0)] = 0
     """The oldest segments of a group are dropped above this size; 0 sets no bound."""
     dead_ms: Annotated[int, Meta(ge=0)] = 7 * 24 * 3600 * 1000

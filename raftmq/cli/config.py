@@ -40,13 +40,15 @@ def config() -> None:
 
     Those of the cluster and of a node go over what the nodes' files say; some hold at once, the
     others from a node's next start. Those of a topic and of a client are obeyed by producers and
-    consumers within a moment. A client is named by the program (`raftmq.connect(name=)`); '*' is
-    every client. `raftmq config names` lists all that can be set.
+    consumers within a moment; how long a topic's messages are kept, by the nodes. A client is named
+    by the program (`raftmq.connect(name=)`); '*' is every client. `raftmq config names` lists all
+    that can be set.
 
     \b
     raftmq config set cluster log.retention_ms=7d
     raftmq config set node 3 limits.copy_bytes_per_second=100MB
     raftmq config set topic orders producer.linger_ms=5 producer.batch_bytes=1MiB
+    raftmq config set topic orders log.retention_ms=30d
     raftmq config set client '*' consumer.is_paused=true
     raftmq config rollback 7
     """
@@ -109,15 +111,13 @@ def unset(session: Session, scope: str, words: tuple[str, ...]) -> None:
 @with_output
 def names(beginning: str) -> Result:
     """List all that can be set, or what begins with BEGINNING, as log. or producer."""
-    from raftmq.broker.dynamic.known import OF_CLIENTS, OF_NODES, SAME_ON_ALL
+    from raftmq.broker.dynamic.known import OF_CLIENTS, OF_NODES, scopes_of
 
     rows = []
-    for known, scopes in ((OF_NODES, "cluster, node"), (OF_CLIENTS, "topic, client")):
-        for name, each in known.items():
-            if name.startswith(beginning):
-                is_same = name.partition(".")[0] in SAME_ON_ALL
-                default = "as the program says" if each.default is None else _shown(each.default)
-                rows.append((name, CLUSTER if is_same else scopes, default, _holds(each.is_live)))
+    for name, each in {**OF_NODES, **OF_CLIENTS}.items():
+        if name.startswith(beginning):
+            default = "as the program says" if each.default is None else _shown(each.default)
+            rows.append((name, ", ".join(scopes_of(name)), default, _holds(each.is_live)))
     columns = ["!SETTING", "SCOPE", "DEFAULT", "HOLDS"]
     none = Note(f"no setting begins with {beginning}")
     return Result(

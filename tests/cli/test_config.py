@@ -77,7 +77,7 @@ def test_settings_are_set_shown_and_taken_back(version: int, raftmq: CommandLine
 def test_wrong_settings_are_refused_with_the_remedy(version: int, raftmq: CommandLine) -> None:
     for words, text in (
         (("cluster", "log.retention=5"), "did you mean log.retention_ms?"),
-        (("topic", "t", "log.retention_ms=5"), "a setting of the cluster or a node"),
+        (("topic", "t", "log.dead_ms=5"), "a setting of cluster or node, not of topic"),
         (("node", "x", "log.retention_ms=5"), "not the number of a node"),
     ):
         refused = raftmq("config", "set", *words)

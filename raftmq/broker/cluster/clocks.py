@@ -10,7 +10,7 @@ cluster that was off for a week goes on at once, as its clocks are right.
 
 All clocks may be wrong together: they have one source of time, or the node is alone. For that case
 there is a second rule: when this node's own clock jumps against its monotonic time, nothing is old
-for an hour, or for `log.retention_ms` if that is less.
+for an hour, or for the longest `log.retention_ms` (also of topics) if that is less.
 
 Invariants:
 - The clock of a voter that has not answered for `FRESH_SECONDS` counts as 1970: without a majority
@@ -62,13 +62,19 @@ class Clocks:
         now = trio.current_time()
         lead = self._node.now_ms() - now * 1000
         if self._own_lead is not None and abs(lead - self._own_lead) > JUMP_MS:
-            distrust_ms = min(DISTRUST_MS_MAX, self._node.settings.log.retention_ms)
-            self._trusted_from = now + distrust_ms / 1000
+            self._trusted_from = now + self._distrust_ms() / 1000
         self._own_lead = lead
         if is_asking and now - self._asked_at >= ASK_SECONDS:
             self._asked_at = now
             for link in self._node.links.members():
                 self._node.start_soon(self._ask, link)
+
+    def _distrust_ms(self) -> int:
+        own = self._node.settings.log.retention_ms
+        of_topics = self._node.catalog.settings.of_topics("log.retention_ms").values()
+        times = [own, *(each for each in of_topics if isinstance(each, int))]
+        # 0 is for ever: a segment with that topic stays, and others may go.
+        return DISTRUST_MS_MAX if 0 in times[1:] else min(DISTRUST_MS_MAX, max(times))
 
     async def _ask(self, link: PeerLink) -> None:
         probe = Probe(self._node.id, self._node.incarnation)

@@ -24,6 +24,7 @@ from raftmq.log import checked_json
 from raftmq.machine.catalog.settings import Scope, Setting
 
 from .known import LIVE, overlaid, values_by_name, why_not
+from .topic_retention import TopicRetention
 
 FILE = "settings.json"
 """The copy, in the data folder."""
@@ -40,6 +41,8 @@ class DynamicSettings:
         # None: the file may hold any older settings.
         self._copied: Mapping[str, Any] | None
         self._copied, self._version = self._read_copy()
+        self.topics = TopicRetention(node)
+        """How long topics keep their messages."""
         self.problem = ""
         """Why the newest settings are not obeyed; empty: they are."""
         try:

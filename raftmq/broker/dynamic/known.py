@@ -4,6 +4,7 @@
 |---|---|
 | cluster, node | those of a node's file, but for the tables `node`, `tls` and `access` |
 | topic, client | those that clients obey: `raftmq.pushed` |
+| topic | `log.retention_ms`, in place of the nodes' (`topic_retention`) |
 
 What a node's file says of `[node]`, `[tls]` and `[access]` stays there: who a node is and who may
 talk to it must not depend on what it hears from others.
@@ -18,6 +19,8 @@ from raftmq.broker.settings import Settings
 from raftmq.machine.catalog.settings import Scope, Setting
 from raftmq.pushed import Pushed
 from raftmq.words import did_you_mean
+
+from . import topic_retention
 
 OWN_TABLES = frozenset(("node", "tls", "access"))
 """Tables that stay in a node's file."""
@@ -78,6 +81,20 @@ OF_CLIENTS: Final[Mapping[str, Known]] = _of(CLIENT_TABLES)
 """Settings of clients, by name."""
 
 
+OF_TOPICS: Final[Mapping[str, Known]] = {
+    **OF_CLIENTS,
+    topic_retention.NAME: OF_NODES[topic_retention.NAME],
+}
+"""Settings of topics, by name."""
+OF_SCOPES: Final[Mapping[Scope, Mapping[str, Known]]] = {
+    Scope.CLUSTER: OF_NODES,
+    Scope.NODE: OF_NODES,
+    Scope.TOPIC: OF_TOPICS,
+    Scope.CLIENT: OF_CLIENTS,
+}
+"""Settings of each scope, by name."""
+
+
 def why_not(settings: list[Setting]) -> str:
     """Why these settings may not be put; empty: they may. One without a value may be taken out
     whatever its name is: newer software may have put it."""
@@ -85,10 +102,9 @@ def why_not(settings: list[Setting]) -> str:
 
 
 def _why(setting: Setting) -> str:
-    is_of_node = setting.scope in (Scope.CLUSTER, Scope.NODE)
-    known = (OF_NODES if is_of_node else OF_CLIENTS).get(setting.name)
+    known = OF_SCOPES[setting.scope].get(setting.name)
     if known is None:
-        return _why_unknown(setting, is_of_node=is_of_node)
+        return _why_unknown(setting)
     table = setting.name.partition(".")[0]
     if setting.scope is Scope.NODE and table in SAME_ON_ALL:
         return f"{setting.name} is the same on all nodes: set it for the cluster"
@@ -99,17 +115,24 @@ def _why(setting: Setting) -> str:
     return ""
 
 
-def _why_unknown(setting: Setting, *, is_of_node: bool) -> str:
+def _why_unknown(setting: Setting) -> str:
     table = setting.name.partition(".")[0]
     if table in OWN_TABLES:
         return f"{setting.name} stands in the file of each node and cannot be dynamic"
-    other = OF_CLIENTS if is_of_node else OF_NODES
-    if setting.name in other:
-        fitting = "a topic or client" if is_of_node else "the cluster or a node"
-        return f"{setting.name} is a setting of {fitting}, not of {setting.scope}"
-    names = list(OF_NODES if is_of_node else OF_CLIENTS)
-    meant = did_you_mean(setting.name, names)
+    fitting = scopes_of(setting.name)
+    if fitting:
+        return f"{setting.name} is a setting of {' or '.join(fitting)}, not of {setting.scope}"
+    meant = did_you_mean(setting.name, list(OF_SCOPES[setting.scope]))
     return f"there is no setting {setting.name} of {setting.scope}{meant}"
+
+
+def scopes_of(name: str) -> list[Scope]:
+    """The scopes that have a setting."""
+    return [
+        scope
+        for scope, known in OF_SCOPES.items()
+        if name in known and not (scope is Scope.NODE and name.partition(".")[0] in SAME_ON_ALL)
+    ]
 
 
 def overlaid(settings: Settings, values: Mapping[str, Any]) -> Settings:

@@ -11,7 +11,11 @@ segments after it: for `log.dead_ms` more, and up to `log.dead_bytes` more. Then
 gone: the letter stays, and redriving it counts its messages as lost. The node's status shows how
 many are gone.
 
+A topic may have a time of its own (`log.retention_ms` of the topic). A segment stays as long as any
+topic with messages in it says, so messages of other topics stay with it.
+
 Invariants:
+- Messages stay at least as long as their topic says, unless `log.retention_bytes` is less.
 - Dead letters keep no more than the two settings say, and nothing while the leader's disk is full.
 - Only the leader's proposal is held up. The machine knows nothing of this: any replica that
   leads decides by the log that it has.
@@ -21,14 +25,19 @@ other message is kept for their sake. The copies would have other offsets, or st
 queue.
 """
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from raftmq.broker.loop_budget import Turn
 from raftmq.broker.settings import Log
 from raftmq.log.index import LogIndex
+from raftmq.log.index_file import IndexDamaged
 from raftmq.log.store import SegmentSize
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.dead_letters import DeadLetter
 
 from .group import Group
@@ -39,6 +48,16 @@ about 30 ms, in turns."""
 
 LETTERS_IN_PIECE = 1000
 """Dead letters that are surveyed between two checks of the clock."""
+
+
+class TopicTimes(Protocol):
+    """How long topics keep their messages; see `raftmq.broker.dynamic.topic_retention`."""
+
+    def of(self) -> Mapping[int, int]:
+        """Topic id → milliseconds, 0 for ever; of the topics that have a time of their own."""
+
+    def is_fresh(self) -> bool:
+        """Whether no time that was set before the last seconds is unknown here."""
 
 
 class DeadNeeds(NamedTuple):
@@ -79,9 +98,10 @@ class Held(NamedTuple):
 class Retention:
     """The retention of the data groups that this node leads."""
 
-    def __init__(self, settings: Callable[[], Log]) -> None:
+    def __init__(self, settings: Callable[[], Log], topics: TopicTimes) -> None:
         """`settings` gives those that hold now."""
         self._settings = settings
+        self._topics = topics
         self._looks: dict[int, _Look] = {}
         self.held: dict[int, Held] = {}
         """Partition group → the part of its log that is kept beyond retention."""
@@ -97,10 +117,11 @@ class Retention:
         if look is None:
             return 0
         # Beyond `look.wanted`, dead letters have not been looked for yet.
-        wanted = kept = min(look.wanted, retention_start(segments, self._settings(), now=now))
+        wanted = kept = min(look.wanted, self._wanted(group, now=now))
         floor = _with_newer(group, look)
         if floor is not None and wanted > group.machine.log_start and not group.full:
-            furthest = dead_start(segments, self._settings(), wanted=wanted, now=now)
+            kept_ms = partial(self._kept_ms, group)
+            furthest = dead_start(segments, self._settings(), kept_ms, wanted=wanted, now=now)
             needed = next((each.base for each in segments if each.last >= floor), wanted)
             kept = max(furthest, min(wanted, needed))
         self.held.pop(group.number, None)
@@ -108,6 +129,27 @@ class Retention:
         if beyond:
             self.held[group.number] = Held(kept, wanted, sum(beyond))
         return kept
+
+    def _wanted(self, group: Group, *, now: int) -> int:
+        """The first index that the settings keep, by times of topics that are surely the latest."""
+        segments, settings = group.store.segments(), self._settings()
+        start = retention_start(segments, settings, partial(self._kept_ms, group), now=now)
+        if start <= group.machine.log_start or self._topics.is_fresh():
+            return start
+        # The node's bound of bytes needs no word of others: a disk must not fill up meanwhile.
+        return retention_start(segments, settings, lambda _: 0, now=now)
+
+    def _kept_ms(self, group: Group, segment: SegmentSize) -> int:
+        """Milliseconds for which a segment is kept; 0: for ever."""
+        own, of_topics = self._settings().retention_ms, self._topics.of()
+        if not of_topics:
+            return own
+        topics = _topics_in(group, segment)
+        if topics is None:
+            times = {own, *of_topics.values()}
+        else:
+            times = {of_topics.get(topic, own) for topic in topics} or {own}
+        return 0 if 0 in times else max(times)
 
     def forget(self, led: Iterable[int]) -> None:
         """Drop the looks of all partition groups but those that are led from here."""
@@ -121,7 +163,7 @@ class Retention:
 
         Cancelling keeps the result of the last look.
         """
-        wanted = retention_start(group.store.segments(), self._settings(), now=now)
+        wanted = self._wanted(group, now=now)
         look, drops = self._looks.get(group.number), group.index.drops
         if look and (look.wanted, look.drops) == (wanted, drops) and look.at >= now - LOOK_MS:
             return
@@ -189,33 +231,62 @@ class Survey:
         return DeadNeeds(floor, self._gone)
 
 
-def retention_start(segments: list[SegmentSize], settings: Log, *, now: int) -> int:
+def _topics_in(group: Group, segment: SegmentSize) -> list[int] | None:
+    """Ids of the topics with messages in a segment; None: not known, as the segment has no sound
+    index file yet."""
+    sealed = next((each for each in group.store.sealed if each.base == segment.base), None)
+    if sealed is None:
+        return None
+    try:
+        queues = np.asarray(sealed.column("queues"))
+    except IndexDamaged:
+        return None
+    topics: list[int] = np.unique(queues >> np.uint64(QUEUE_BITS)).tolist()
+    return topics
+
+
+def retention_start(
+    segments: list[SegmentSize],
+    settings: Log,
+    kept_ms: Callable[[SegmentSize], int],
+    *,
+    now: int,
+) -> int:
     """The first index that the settings keep, given all segments of a log, oldest first.
 
-    The newest segment always stays. 0 if everything is kept.
+    The newest segment always stays. 0 if everything is kept. `kept_ms` gives the milliseconds for
+    which a segment is kept; 0: for ever.
     """
     kept_bytes = sum(segment.bytes for segment in segments)
     start = 0
     for segment in segments[:-1]:
-        is_old = settings.retention_ms and segment.last_timestamp < now - settings.retention_ms
         is_over = settings.retention_bytes and kept_bytes > settings.retention_bytes
-        if not (is_old or is_over):
-            break
+        if not is_over:
+            time = kept_ms(segment)
+            if not time or segment.last_timestamp >= now - time:
+                break
         kept_bytes -= segment.bytes
         start = segment.last + 1
     return start
 
 
-def dead_start(segments: list[SegmentSize], settings: Log, *, wanted: int, now: int) -> int:
+def dead_start(
+    segments: list[SegmentSize],
+    settings: Log,
+    kept_ms: Callable[[SegmentSize], int],
+    *,
+    wanted: int,
+    now: int,
+) -> int:
     """The first index that dead letters may keep, if retention wants to drop what stands before
     `wanted`."""
     start, room = wanted, settings.dead_bytes
     for segment in reversed([each for each in segments if each.last < wanted]):
         room -= segment.bytes
-        age_ms = now - segment.last_timestamp
-        if room < 0 or (
-            settings.retention_ms and age_ms > settings.retention_ms + settings.dead_ms
-        ):
+        if room < 0:
+            break
+        time = kept_ms(segment)
+        if time and now - segment.last_timestamp > time + settings.dead_ms:
             break
         start = segment.base
     return start

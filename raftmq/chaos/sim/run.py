@@ -122,6 +122,10 @@ RETENTION_MS = 3_600_000
 RETENTION_EVERY = 10
 """One in this many runs with `--workload pop` keeps so little that messages are dropped unread."""
 LITTLE = {"segment_bytes": 16_384, "retention_bytes": 32_768, "dead_bytes": 16_384}
+KEPT_EVERY = 9
+"""In one of this many runs of the log or the queue the nodes keep next to nothing, and their topic
+says that all of it stays."""
+KEPT = {"segment_bytes": 16_384, "retention_ms": 1000}
 PARTS_EVERY = 10
 """One in this many runs whose clients pop has a batch in each answer: most leases come in parts."""
 BALANCED_EVERY = 4
@@ -229,7 +233,7 @@ class _Run:
             self._pop_answers = PopAnswers(cluster)
             self._limit(cluster)
             await cluster.found()
-            self._watch = watch = Watch(cluster)
+            self._watch = watch = Watch(cluster, is_kept_by_topic=self._is_kept)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
             self._leaving, self._in_flight = Leaving(cluster), InFlight(cluster, clients)
             self._loads, self._audit_log = Loads(cluster), AuditLog(cluster, clients)
@@ -242,7 +246,7 @@ class _Run:
             self._rights = Rights(state)
             self._rights.begin()
             await clients.admit()
-            await self._workload.prepare()
+            await self._prepare()
             watch.begin()
             state.begin()
             self._workload.start()
@@ -289,6 +293,18 @@ class _Run:
         if self._popped is not None:
             self._popped.look(state)
 
+    @property
+    def _is_kept(self) -> bool:
+        """Whether the nodes keep next to nothing, and the topic all of it."""
+        is_log = self._workload_name in ("log", "queue")
+        return is_log and self._schedule.seed % KEPT_EVERY == 4
+
+    async def _prepare(self) -> None:
+        await self._workload.prepare()
+        if self._is_kept:
+            assert isinstance(self._workload, LogWorkload)
+            await self._workload.keep_all()
+
     def _limit(self, cluster: Cluster) -> None:
         """Set the limits of the nodes in this run, and what they do by themselves."""
         cluster.has_directory = has_directory(self._schedule.seed)
@@ -304,6 +320,8 @@ class _Run:
         changes: dict[str, Any] = {"reserve_bytes": RESERVE_BYTES, "retention_ms": RETENTION_MS}
         if is_little:
             changes |= LITTLE
+        if self._is_kept:
+            changes |= KEPT
         if self._workload_name == "admin":
             # Newcomers wait for each message, so retention is off: it may believe two wrong clocks
             # of three.

@@ -60,7 +60,7 @@ class Scope(StrEnum):
     NODE = "node"
     """One node, by its number."""
     TOPIC = "topic"
-    """The producers and consumers of a topic, by its name."""
+    """A topic, by its name: its producers and consumers, and what nodes keep of it."""
     CLIENT = "client"
     """The producers and consumers of the clients with a name (`connect(name=)`), or `EVERY`."""
 
@@ -132,6 +132,14 @@ class SettingsState:
         """The settings of one scope, by name."""
         found = self.all({(scope.value, of)})
         return {each.name: each.value for each in found if each.value is not None}
+
+    def of_topics(self, name: str) -> dict[str, Value]:
+        """The values of one setting, by topic."""
+        return {
+            of: value
+            for (scope, of, its_name), value in self._values.items()
+            if scope is Scope.TOPIC and its_name == name
+        }
 
     def is_touched(self, after: int, scopes: Collection[tuple[str, str]]) -> bool:
         """Has a change after a version touched one of these scopes (none given: any)? True also if

@@ -197,6 +197,7 @@ COMMANDS: list[tuple[msgspec.Struct, list[Act]]] = [
         PutSettings([Setting(Scope.TOPIC, "orders", "a.b", 1), Setting(Scope.NODE, "1", "a.b", 1)]),
         [topic(ADMIN, "orders"), ADMIN_CLUSTER],
     ),
+    (PutSettings([Setting(Scope.TOPIC, "orders", "log.retention_ms", 1)]), [ADMIN_CLUSTER]),
 ]
 OF_NODES: list[msgspec.Struct] = [
     Bootstrap([Node(1, "a", 1)], 1, 1),

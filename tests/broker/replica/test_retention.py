@@ -1,6 +1,6 @@
 """Retention and dead letters: their messages stay for a while longer, within bounds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,6 +27,23 @@ from tests.broker.harness import Cluster
 from tests.broker.scenario import QUEUE, with_client
 
 LOG = Log(segment_bytes=256 * 1024, retention_ms=5_000, dead_ms=120_000)
+
+
+class NoTimes:
+    """No topic has a time of its own."""
+
+    def of(self) -> Mapping[int, int]:
+        return {}
+
+    def is_fresh(self) -> bool:
+        return True
+
+
+def kept_ms(settings: Log) -> Callable[[SegmentSize], int]:
+    """The node's own time, for each segment."""
+    return lambda _: settings.retention_ms
+
+
 SEGMENTS = [SegmentSize(100 * n + 1, 100 * n + 100, 10, 1000 * n) for n in range(6)]
 
 
@@ -254,13 +271,13 @@ def test_dead_letters_may_keep_segments_up_to_an_age_and_a_size() -> None:
     now = 6000
     # Of the segments 2000 and 3000 ms is the newest record's time: both are too old by 1000 ms.
     settings = Log(retention_ms=2000, dead_ms=2000, dead_bytes=1000)
-    wanted = retention_start(SEGMENTS, settings, now=now)
+    wanted = retention_start(SEGMENTS, settings, kept_ms(settings), now=now)
     assert wanted == 401
-    assert dead_start(SEGMENTS, settings, wanted=wanted, now=now) == 201
+    assert dead_start(SEGMENTS, settings, kept_ms(settings), wanted=wanted, now=now) == 201
     small = Log(retention_ms=2000, dead_ms=2000, dead_bytes=19)
-    assert dead_start(SEGMENTS, small, wanted=wanted, now=now) == 301
+    assert dead_start(SEGMENTS, small, kept_ms(small), wanted=wanted, now=now) == 301
     none = Log(retention_ms=2000, dead_ms=2000, dead_bytes=0)
-    assert dead_start(SEGMENTS, none, wanted=wanted, now=now) == wanted
+    assert dead_start(SEGMENTS, none, kept_ms(none), wanted=wanted, now=now) == wanted
 
 
 class Index:
@@ -320,7 +337,7 @@ def test_dead_letters_of_many_groups_are_looked_at_in_turns(
             await trio.lowlevel.checkpoint()
 
     async def main() -> None:
-        retaining = Retention(lambda: Log(retention_ms=2000))
+        retaining = Retention(lambda: Log(retention_ms=2000), NoTimes())
         group = replica(5000, groups=4)
         assert retaining.keep_from(group, now=6000) == 0
         async with trio.open_nursery() as nursery:
@@ -335,7 +352,7 @@ def test_dead_letters_of_many_groups_are_looked_at_in_turns(
 
 def test_letter_that_is_buried_while_others_are_looked_at_is_kept_too() -> None:
     async def main() -> None:
-        retaining = Retention(lambda: Log(retention_ms=2000, dead_ms=10**6))
+        retaining = Retention(lambda: Log(retention_ms=2000, dead_ms=10**6), NoTimes())
         group = replica(0)
         await retaining.look(group, now=6000)
         assert retaining.keep_from(group, now=6000) == 401
@@ -351,6 +368,6 @@ def test_letter_that_is_buried_while_others_are_looked_at_is_kept_too() -> None:
 
 def test_bound_of_bytes_alone_has_no_age() -> None:
     settings = Log(retention_ms=0, retention_bytes=20, dead_ms=1, dead_bytes=30)
-    wanted = retention_start(SEGMENTS, settings, now=10**9)
+    wanted = retention_start(SEGMENTS, settings, kept_ms(settings), now=10**9)
     assert wanted == 401
-    assert dead_start(SEGMENTS, settings, wanted=wanted, now=10**9) == 101
+    assert dead_start(SEGMENTS, settings, kept_ms(settings), wanted=wanted, now=10**9) == 101

@@ -22,6 +22,7 @@ from raftmq.chaos.outcome import Coverage, Happening
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.checkers.servers.evidence import Moment, ProgressAt
 from raftmq.consensus import ProgressState, Role
+from raftmq.machine.machine import PartitionMachine
 
 AHEAD_MS_MAX = 1_800_000
 """A clock that is further ahead may make records look old: retention here is an hour."""
@@ -47,8 +48,11 @@ _PROGRESS = {
 class Watch:
     """Observes the nodes of a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, is_kept_by_topic: bool = False) -> None:
+        """`is_kept_by_topic`: the nodes keep next to nothing, but all messages are of a topic that
+        says that they stay."""
         self._cluster = cluster
+        self._is_kept_by_topic = is_kept_by_topic
         self._agenda = cluster.agenda
         self.began = cluster.agenda.now
         """When the run began, in seconds of the world's clock."""
@@ -70,7 +74,7 @@ class Watch:
         """Events for the report."""
         self.trimmed: dict[int, int] = {}
         """Partition group → when a replica was first seen whose log retention had cut, in
-        milliseconds, though all clocks but one were right."""
+        milliseconds, though all clocks but one were right, or the topic says that all stays."""
         self._ahead: set[int] = set()
         """Nodes whose clocks were once far ahead: answers of clocks are remembered."""
         self.elections = 0
@@ -131,6 +135,15 @@ class Watch:
                 "was deleted or lost"
             )
 
+    def _is_too_young(self, group: Group) -> bool:
+        """Whether a log that retention has cut lacks what it had to keep."""
+        if self._is_kept_by_topic:
+            # Segments without messages may go.
+            assert isinstance(group.machine, PartitionMachine)
+            return next(group.index.begin_later(group.machine.ends), None) is not None
+        # Two wrong clocks are a majority of a group of three, which retention may believe.
+        return not self._cluster.log.retention_bytes and len(self._ahead) < 2
+
     def _check_files(self, number: int, group: Group) -> None:
         """Note files that a replica counts on and its disk lacks: an open log serves a deleted file
         until the process ends, and loses it then."""
@@ -174,9 +187,7 @@ class Watch:
             self.note(number, f"group {group.number}: {kind}, term {raft.term}")
         if self._cluster.machines[number].clock.ahead_ms_max > AHEAD_MS_MAX:
             self._ahead.add(number)
-        # Two wrong clocks are a majority of a group of three, which retention may believe.
-        is_by_age = not self._cluster.log.retention_bytes
-        if machine.log_start > 1 and is_by_age and len(self._ahead) < 2:
+        if machine.log_start > 1 and self._is_too_young(group):
             self.trimmed.setdefault(group.number, self.now_ms)
         durable = group.cache.last_index()
         self.durable[key] = durable, group.cache.term(durable)

@@ -30,7 +30,7 @@ from raftmq.chaos.sim.checks.availability import JUDGED
 from raftmq.chaos.sim.clients import Clients, Job, Session
 from raftmq.checkers.history import Recorder
 from raftmq.client import Client, Consumer, PendingSend, Producer, Receipt
-from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected, Unavailable
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 TOPIC = "t"
 QUEUES = 4
@@ -93,6 +93,22 @@ class LogWorkload:
 
         async def job(mq: Client, _: Session) -> None:
             await mq.admin.create_topic(TOPIC, queues=QUEUES)
+
+        await self._clients.once(job)
+
+    async def keep_all(self) -> None:
+        """Have the topic keep all messages, however little the nodes' settings keep."""
+
+        async def job(mq: Client, _: Session) -> None:
+            while True:
+                try:
+                    await mq.settings.put({"log.retention_ms": 0}, scope="topic", of=TOPIC)
+                    return
+                except Rejected as error:
+                    # A new cluster has the first level for a moment, which knows no settings.
+                    if error.reason is not Reason.OLD_SOFTWARE:
+                        raise
+                await trio.sleep(0.1)
 
         await self._clients.once(job)
 

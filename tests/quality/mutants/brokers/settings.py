@@ -23,4 +23,13 @@ MUTANTS = (
         workload="admin",
         seconds=10.0,
     ),
+    Mutant(
+        number=393,
+        name="topics-keep-nothing",
+        what="Retention goes by the nodes' time alone, whatever a topic says.",
+        killers=("Q1",),
+        plant=later(_PLANTS, "keeps_by_nodes_alone"),
+        workload="log",
+        seconds=10.0,
+    ),
 )

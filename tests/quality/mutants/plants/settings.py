@@ -1,5 +1,6 @@
 """Plants of `tests.quality.mutants.brokers.settings`: the patched code needs the event loop."""
 
+from raftmq.broker.dynamic.topic_retention import TopicRetention
 from raftmq.chaos.mutant import Patch
 from raftmq.client.routing.pushed_settings import PushedSettings
 from raftmq.machine.catalog.settings import PutSettings, SettingsState
@@ -27,3 +28,8 @@ def hears_once(patch: Patch) -> None:
         self._version = self._after = found.version
 
     patch.set(PushedSettings, "_take", only_the_first)
+
+
+def keeps_by_nodes_alone(patch: Patch) -> None:
+    """393"""
+    patch.set(TopicRetention, "of", lambda self: {})
