@@ -55,6 +55,6 @@ def on_stored(core: Core, term: int, vote: int) -> None:
 def yield_once(core: Core) -> None:
     """A pre-candidate gets our answer that we would vote for it."""
     written = core.votes_written
-    if written.ticks and not written.has_yielded:
+    if core.leader == NONE and written.ticks and not written.has_yielded:
         written.has_yielded = True
         core.election_elapsed = 0
