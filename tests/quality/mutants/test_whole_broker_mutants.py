@@ -93,6 +93,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
     settings: {
         "settings-unseen": 3,
         "heard-once": 0,
+        "topics-keep-nothing": 4,
     },
     hostile_readings: {
         "lease-in-hand-cut": 3,
