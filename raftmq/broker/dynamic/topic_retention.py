@@ -9,6 +9,7 @@ compared with its leader's.
 Left out: waiting for the comparison. Whoever asks looks again later, and the log stays meanwhile.
 """
 
+import math
 from collections.abc import Mapping
 
 import trio
@@ -29,7 +30,7 @@ class TopicRetention:
 
     def __init__(self, node: Host) -> None:
         self._node = node
-        self._renewed_at = -FRESH_SECONDS
+        self._renewed_at = -math.inf
         self._is_renewing = False
         self._of: Mapping[int, int] = {}
         # What `_of` was made of: the catalog, and versions of its topics and settings.
