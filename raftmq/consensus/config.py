@@ -96,9 +96,9 @@ class Config:
 
     votes_wait: bool = True
     """With asynchronous writes: a candidate's requests leave when its own term and vote are durable
-    (Raft figure 2), and so does its election timer (`patience`). Else it could be elected by the
-    others, crash, and be elected in the same term again, with another log. False only to replay
-    etcd's data files: etcd does not wait."""
+    (Raft figure 2). Else it could be elected by the others, crash, and be elected in the same term
+    again, with another log. Election timers stand still meanwhile (`patience`). False only to
+    replay etcd's data files: etcd does not wait."""
 
     announce_commit: bool = True
     """When the commit index moves and there are no records to send along, followers get an empty
@@ -133,8 +133,8 @@ class Config:
     """The weight of records against `message_bytes_max` and `committed_bytes_max`."""
 
     @property
-    def is_patient(self) -> bool:
-        """Whether an election waits for the disk of whoever asks for it."""
+    def waits_for_votes(self) -> bool:
+        """Whether campaigns and election timers wait until term and vote are durable."""
         return self.async_storage_writes and self.votes_wait
 
     def validate(self) -> None:

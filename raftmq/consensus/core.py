@@ -44,11 +44,15 @@ class VotesWritten:
     durable: tuple[int, int] = (0, NONE)
     """Term and vote that are known to be durable."""
     ticks_so_far: int = 0
-    """Ticks for which the present ones have been on their way."""
+    """Ticks without a leader since what was durable was last up to date."""
     ticks: int = 0
     """Ticks that it took the last time; 0 also once a leader is known."""
     has_yielded: bool = False
     """Whether a pre-candidate has restarted our timer since our own last campaign."""
+
+    def forget(self) -> None:
+        """A leader is known: the next election begins as if on a quick disk."""
+        self.ticks = self.ticks_so_far = 0
 
 
 class Core:
@@ -298,6 +302,7 @@ class Core:
         assert self.role is Role.CANDIDATE, "only a candidate is elected"
         assert self.vote == self.id, f"elected in term {self.term} with a vote for {self.vote}"
         assert self.is_promotable, "a learner or a member that abstains is elected"
+        self.votes_written.forget()
         self.reset(self.term)
         assert self.vote == self.id, "a leader's vote is for itself until its term ends"
         self.leader = self.id

@@ -56,7 +56,6 @@ def tick(core: Core) -> None:
     core.election_elapsed += 1
     if core.is_promotable and core.election_elapsed >= core.election_timeout:
         core.election_elapsed = 0
-        core.votes_written.has_yielded = False
         campaign(core)
 
 
@@ -88,6 +87,7 @@ def _start(core: Core, kind: Campaign) -> None:
         core.note(Event.CAMPAIGN_IGNORED_FOR_PENDING_CHANGE, core.term)
         return
     core.note(Event.CAMPAIGN_STARTED, core.term)
+    core.votes_written.has_yielded = False
     _ask(core, kind)
 
 
@@ -103,7 +103,7 @@ def _ask(core: Core, kind: Campaign) -> None:
     assert core.id in core.membership.voters, "a candidate's first vote is its own"
     context = TRANSFER if kind is Campaign.TRANSFER else b""
     log, config = core.log, core.config
-    waits = kind is not Campaign.PRE_ELECTION and config.is_patient
+    waits = kind is not Campaign.PRE_ELECTION and config.waits_for_votes
     requests = core.after_append if waits else core.messages
     for node in sorted(core.membership.voters):
         if node == core.id:

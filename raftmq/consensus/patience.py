@@ -8,9 +8,11 @@ known:
 - the election timer stands still until our own term and vote are durable;
 - they take the others about as long, so the next timeouts are longer by twice the ticks it took;
 - after a slow vote, a pre-candidate that we would vote for restarts our timer. Only once between
-  two campaigns of ours: it may be one that hears no answers.
+  two campaigns of ours: it may be one that hears no answers;
+- the shell's wishes to campaign are ignored: the timer alone decides.
 
-On a quick disk no tick passes meanwhile, and nothing differs from Raft §5.2. A leader ends it all.
+Where no tick passes while a vote is written, nothing differs from Raft §5.2. With a leader all of
+this ends.
 
 Sources: Raft §5.6: the time that a vote takes must stay well below the election timeout; it
 counts the write to stable storage, 0.5 ms to 20 ms.
@@ -19,35 +21,46 @@ counts the write to stable storage, 0.5 ms to 20 ms.
 from raftmq.consensus.core import Core
 from raftmq.consensus.types import NONE, Role
 
-VOTE_TIMEOUTS_MAX = 10
-"""Bound of the ticks that a vote is taken to need, in shortest election timeouts."""
+VOTE_TIMEOUTS_MAX = 4
+"""Bound of the ticks that a vote is taken to need, in shortest election timeouts: a disk that stood
+still for an hour says nothing about the next vote."""
 
 
 def has_to_wait(core: Core) -> bool:
     """One tick of anyone but a leader: whether the election timer stands still."""
     written = core.votes_written
     if core.leader != NONE:
-        written.ticks_so_far = 0
-        if written.ticks:
-            written.ticks = 0
+        was_slow = written.ticks > 0
+        written.forget()
+        if was_slow:
             core.draw_timeout()
         return False
-    if not core.config.is_patient or written.durable == (core.term, core.vote):
+    if not _is_under_way(core):
         return False
     written.ticks_so_far += 1
     return True
+
+
+def is_slow(core: Core) -> bool:
+    """Whether votes take so long that the election timer alone may begin a campaign."""
+    return core.leader == NONE and (_is_under_way(core) or core.votes_written.ticks > 0)
+
+
+def _is_under_way(core: Core) -> bool:
+    is_durable = core.votes_written.durable == (core.term, core.vote)
+    return core.config.waits_for_votes and not is_durable
 
 
 def on_stored(core: Core, term: int, vote: int) -> None:
     """Term and vote are durable."""
     written = core.votes_written
     written.durable = (term, vote)
-    if not written.ticks_so_far or written.durable != (core.term, core.vote):
+    if written.durable != (core.term, core.vote):
         return
-    # A disk that stood still for an hour says nothing about the next vote.
+    before = written.ticks
     written.ticks = min(written.ticks_so_far, VOTE_TIMEOUTS_MAX * core.config.election_ticks)
     written.ticks_so_far = 0
-    if core.role is not Role.LEADER:
+    if (before or written.ticks) and core.role is not Role.LEADER:
         core.election_elapsed = 0
         core.draw_timeout()
 

@@ -8,7 +8,16 @@ Sources: Raft; etcd-io/raft's RawNode.
 
 from collections.abc import Callable, Sequence
 
-from raftmq.consensus import abstaining, applying, election, follower, leader, reconfigure, transfer
+from raftmq.consensus import (
+    abstaining,
+    applying,
+    election,
+    follower,
+    leader,
+    patience,
+    reconfigure,
+    transfer,
+)
 from raftmq.consensus.changes import MembershipChange, encode_change
 from raftmq.consensus.config import Config
 from raftmq.consensus.core import Core
@@ -205,8 +214,10 @@ class Raft:
 
     def campaign(self) -> None:
         """Ask for votes now. Ignored by a leader, a learner, and a node that must apply a change
-        first."""
-        election.campaign(self._core)
+        first; and where votes are slow to become durable (`patience`): a campaign on top of one
+        that is on would undo it."""
+        if not patience.is_slow(self._core):
+            election.campaign(self._core)
 
     def transfer_leadership(self, to: int) -> None:
         """Hand over to `to`, or ask the leader to. Watch `Ready.soft_state` for the outcome."""

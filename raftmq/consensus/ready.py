@@ -16,7 +16,8 @@ ignored if the term has changed when it returns. Otherwise this could go wrong: 
 term 1 are being written, are superseded by others of term 2, and those again by 5..6 of term 1
 from the old leader. The first write's response would match, while the second, still queued, is
 about to overwrite on disk what we then believe to be stable (an ABA problem). As a response may be
-ignored, every append sent while anything is unstable carries one, not only those with records.
+ignored, every append sent while anything is unstable carries one, not only those with records. So
+does each append with a new term or vote, and the response names them: see `patience`.
 
 Invariants:
 - A record, snapshot or message is handed out once.
@@ -121,7 +122,7 @@ class ReadyMaker:
         messages, core.messages = core.messages, []
         after_append, core.after_append = core.after_append, []
         stored = None
-        is_vote_new = must_sync and core.config.is_patient
+        is_vote_new = must_sync and core.config.waits_for_votes
         if log.unstable.records or snapshot is not None or is_vote_new:
             stored = self._stored_response(snapshot)
         applied = self._applied_response(committed) if committed else None
@@ -188,7 +189,7 @@ class ReadyMaker:
             core.id,
             sender=APPEND_THREAD,
             term=core.term,
-            vote=core.vote if core.config.is_patient else NONE,
+            vote=core.vote if core.config.waits_for_votes else NONE,
             index=log.last_index if has_records else 0,
             log_term=log.last_term if has_records else 0,
             snapshot=snapshot,

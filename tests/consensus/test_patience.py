@@ -7,6 +7,7 @@ import pytest
 
 from raftmq.consensus import APPEND_THREAD, APPLY_THREAD, ConfState, Message, Role, patience
 from raftmq.consensus.core import Core
+from raftmq.log.record import Kind
 from tests.consensus.cluster import make_raft, make_storage
 
 ELECTION_TICKS = 10
@@ -44,8 +45,11 @@ class Disk:
 class SlowCluster:
     """Members that write to slow disks. Messages take no time, and some links may be dead."""
 
-    def __init__(self, seed: int, voters: int, write_ticks: tuple[int, int]) -> None:
+    def __init__(
+        self, seed: int, voters: int, write_ticks: tuple[int, int], *, pre_vote: bool = True
+    ) -> None:
         random = Random(seed)
+        self.write_ticks = write_ticks
         self.now = 0
         self.dead: set[tuple[int, int]] = set()
         numbers = range(1, voters + 1)
@@ -54,7 +58,7 @@ class SlowCluster:
             number: make_raft(
                 self.storages[number],
                 number,
-                pre_vote=True,
+                pre_vote=pre_vote,
                 check_quorum=True,
                 async_storage_writes=True,
                 election_ticks=ELECTION_TICKS,
@@ -62,7 +66,7 @@ class SlowCluster:
             )
             for number in numbers
         }
-        self.disks = {each: Disk(lambda: random.randint(*write_ticks)) for each in numbers}
+        self.disks = {each: Disk(lambda: random.randint(*self.write_ticks)) for each in numbers}
 
     @property
     def leader(self) -> int:
@@ -162,6 +166,52 @@ def test_timeout_is_short_again_under_a_leader() -> None:
     for raft in cluster.rafts.values():
         core: Core = raft._core
         assert core.role is Role.LEADER or core.election_timeout < 2 * ELECTION_TICKS
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+def test_shell_that_campaigns_again_and_again_keeps_no_leader_away(voters: int) -> None:
+    """As the broker does where a dead leader's port refuses each attempt to connect."""
+    for seed in range(20):
+        cluster = SlowCluster(seed, voters, (5, 15))
+        random = Random(seed)
+        while not cluster.leader and cluster.now < 600:
+            cluster.tick()
+            for raft in cluster.rafts.values():
+                if not raft.leader and random.random() < 0.3:
+                    raft.campaign()
+        assert cluster.leader, f"seed {seed}: no leader in term {cluster.terms()}"
+
+
+@pytest.mark.parametrize("pre_vote", [False, True])
+def test_leader_that_steps_down_on_a_quick_disk_is_replaced_quickly(pre_vote: bool) -> None:
+    for seed in range(20):
+        cluster = SlowCluster(seed, 3, (30, 60), pre_vote=pre_vote)
+        cluster.ticks_until_led(5000)
+        cluster.write_ticks = (0, 0)
+        for _ in range(100):
+            cluster.tick()
+        leader = cluster.leader
+        others = {(a, b) for a in (1, 2, 3) for b in (1, 2, 3) if leader not in (a, b)}
+        cluster.dead = {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
+        # It alone can be elected, as it alone holds this record, and the others are cut apart.
+        cluster.rafts[leader].propose([(Kind.BATCH, b"x", 1)], now=0)
+        for _ in range(40):
+            cluster.tick()
+        assert not cluster.leader
+        cluster.dead = others
+        assert cluster.ticks_until_led(400) < 150, f"seed {seed}"
+
+
+@pytest.mark.parametrize("pre_vote", [False, True])
+def test_quick_vote_makes_timeouts_short_again(pre_vote: bool) -> None:
+    cluster = SlowCluster(1, 3, (40, 40), pre_vote=pre_vote)
+    while max(raft._core.election_timeout for raft in cluster.rafts.values()) < 90:
+        cluster.tick()
+        assert cluster.now < 1000
+    cluster.write_ticks = (0, 0)
+    assert cluster.ticks_until_led(1000) < 400
+    cluster.tick()
+    assert max(raft._core.election_timeout for raft in cluster.rafts.values()) < 20
 
 
 @pytest.mark.parametrize("seed", range(20))

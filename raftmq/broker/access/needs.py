@@ -414,7 +414,7 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
 
 
 def _of_setting(setting: Setting) -> Act:
-    # What a topic's messages take of the disks concerns all topics of the cluster.
+    # Messages that stay for long take disk from all topics.
     if setting.scope is Scope.TOPIC and not setting.name.startswith("log."):
         return topic(Operation.ADMIN, setting.of)
     return ADMIN_CLUSTER

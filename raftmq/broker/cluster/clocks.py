@@ -27,6 +27,7 @@ from contextlib import suppress
 
 import trio
 
+from raftmq.broker.dynamic.known import TOPIC_RETENTION
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.errors import Unavailable
@@ -70,11 +71,9 @@ class Clocks:
                 self._node.start_soon(self._ask, link)
 
     def _distrust_ms(self) -> int:
-        own = self._node.settings.log.retention_ms
-        of_topics = self._node.catalog.settings.of_topics("log.retention_ms").values()
-        times = [own, *(each for each in of_topics if isinstance(each, int))]
-        # 0 is for ever: a segment with that topic stays, and others may go.
-        return DISTRUST_MS_MAX if 0 in times[1:] else min(DISTRUST_MS_MAX, max(times))
+        of_topics = self._node.catalog.settings.numbers_of_topics(TOPIC_RETENTION).values()
+        # What stays for ever (0) needs no trust in clocks.
+        return min(DISTRUST_MS_MAX, max(self._node.settings.log.retention_ms, *of_topics, 0))
 
     async def _ask(self, link: PeerLink) -> None:
         probe = Probe(self._node.id, self._node.incarnation)

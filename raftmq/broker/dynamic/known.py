@@ -20,8 +20,8 @@ from raftmq.machine.catalog.settings import Scope, Setting
 from raftmq.pushed import Pushed
 from raftmq.words import did_you_mean
 
-from . import topic_retention
-
+TOPIC_RETENTION = "log.retention_ms"
+"""The setting of nodes that a topic may have for itself."""
 OWN_TABLES = frozenset(("node", "tls", "access"))
 """Tables that stay in a node's file."""
 NODE_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
@@ -83,7 +83,7 @@ OF_CLIENTS: Final[Mapping[str, Known]] = _of(CLIENT_TABLES)
 
 OF_TOPICS: Final[Mapping[str, Known]] = {
     **OF_CLIENTS,
-    topic_retention.NAME: OF_NODES[topic_retention.NAME],
+    TOPIC_RETENTION: OF_NODES[TOPIC_RETENTION],
 }
 """Settings of topics, by name."""
 OF_SCOPES: Final[Mapping[Scope, Mapping[str, Known]]] = {
@@ -105,8 +105,7 @@ def _why(setting: Setting) -> str:
     known = OF_SCOPES[setting.scope].get(setting.name)
     if known is None:
         return _why_unknown(setting)
-    table = setting.name.partition(".")[0]
-    if setting.scope is Scope.NODE and table in SAME_ON_ALL:
+    if setting.scope not in scopes_of(setting.name):
         return f"{setting.name} is the same on all nodes: set it for the cluster"
     try:
         msgspec.convert(setting.value, known.type)
@@ -121,7 +120,9 @@ def _why_unknown(setting: Setting) -> str:
         return f"{setting.name} stands in the file of each node and cannot be dynamic"
     fitting = scopes_of(setting.name)
     if fitting:
-        return f"{setting.name} is a setting of {' or '.join(fitting)}, not of {setting.scope}"
+        *others, last = fitting
+        scopes = f"{', '.join(others)} or {last}" if others else last
+        return f"{setting.name} is a setting of {scopes}, not of {setting.scope}"
     meant = did_you_mean(setting.name, list(OF_SCOPES[setting.scope]))
     return f"there is no setting {setting.name} of {setting.scope}{meant}"
 

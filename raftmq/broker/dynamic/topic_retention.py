@@ -1,12 +1,12 @@
 """How long topics keep their messages, by a catalog that is known to be new.
 
-    raftmq config set topic orders log.retention_ms=30d    -> of() is {7: 2_592_000_000}
+    raftmq config set topic orders log.retention_ms=30d    -> times() is {7: 2_592_000_000}
 
 A node that starts, or is cut off from the system group, has a catalog of some time ago: a longer
 time may have been set since. So messages are dropped by age only soon after this catalog was
 compared with its leader's.
 
-Left out: waiting for the comparison. Whoever asks looks again later, and the log stays meanwhile.
+Left out: waiting for the comparison. The caller asks again later, and the log stays meanwhile.
 """
 
 import math
@@ -17,12 +17,12 @@ import trio
 from raftmq.broker.cluster.views import renew_catalog
 from raftmq.broker.host import Host
 
-NAME = "log.retention_ms"
-"""The setting. Of a topic it goes over the node's own."""
+from .known import TOPIC_RETENTION
+
 FRESH_SECONDS = 10.0
 """For this time after a comparison the catalog counts as new."""
 RENEW_SECONDS = FRESH_SECONDS / 2
-"""After this time the next comparison begins, if someone asks."""
+"""After this time a question begins the next comparison."""
 
 
 class TopicRetention:
@@ -32,22 +32,20 @@ class TopicRetention:
         self._node = node
         self._renewed_at = -math.inf
         self._is_renewing = False
-        self._of: Mapping[int, int] = {}
-        # What `_of` was made of: the catalog, and versions of its topics and settings.
+        self._times: Mapping[int, int] = {}
+        # What they were made of: the catalog, and the versions of its topics and settings.
         self._made_of: tuple[object, int, int] = (None, 0, 0)
 
-    def of(self) -> Mapping[int, int]:
+    def times(self) -> Mapping[int, int]:
         """Topic id → milliseconds, 0 for ever; of the topics that have a time of their own."""
         catalog = self._node.catalog
         made_of = (catalog, catalog.version, catalog.settings.version)
         if self._made_of != made_of:
-            set_ = catalog.settings.of_topics(NAME)
-            found = {
-                catalog.topics[name].id: v for name, v in set_.items() if name in catalog.topics
-            }
-            self._of = {topic: v for topic, v in found.items() if isinstance(v, int)}
+            times = catalog.settings.numbers_of_topics(TOPIC_RETENTION)
+            topics = catalog.topics
+            self._times = {topics[name].id: ms for name, ms in times.items() if name in topics}
             self._made_of = made_of
-        return self._of
+        return self._times
 
     def is_fresh(self) -> bool:
         """Whether no time that was set before the last seconds is unknown here. False: ask again

@@ -51,13 +51,13 @@ LETTERS_IN_PIECE = 1000
 
 
 class TopicTimes(Protocol):
-    """How long topics keep their messages; see `raftmq.broker.dynamic.topic_retention`."""
+    """How long topics keep their messages: see `raftmq.broker.dynamic.topic_retention`."""
 
-    def of(self) -> Mapping[int, int]:
-        """Topic id → milliseconds, 0 for ever; of the topics that have a time of their own."""
+    def times(self) -> Mapping[int, int]:
+        """Milliseconds by topic id."""
 
     def is_fresh(self) -> bool:
-        """Whether no time that was set before the last seconds is unknown here."""
+        """Whether the times are the newest."""
 
 
 class DeadNeeds(NamedTuple):
@@ -141,7 +141,7 @@ class Retention:
 
     def _kept_ms(self, group: Group, segment: SegmentSize) -> int:
         """Milliseconds for which a segment is kept; 0: for ever."""
-        own, of_topics = self._settings().retention_ms, self._topics.of()
+        own, of_topics = self._settings().retention_ms, self._topics.times()
         if not of_topics:
             return own
         topics = _topics_in(group, segment)

@@ -330,7 +330,7 @@ async def _demand_recovery(state: RunState, operator: Operator) -> None:
 
 
 async def _situation(state: RunState) -> str:
-    """What a person needs who has nothing but the outcome: the logs are gone with the run."""
+    """Facts for the outcome: the logs are gone with the run."""
     statuses = await state.nodes.statuses()
     groups = {
         node: [

@@ -133,12 +133,12 @@ class SettingsState:
         found = self.all({(scope.value, of)})
         return {each.name: each.value for each in found if each.value is not None}
 
-    def of_topics(self, name: str) -> dict[str, Value]:
-        """The values of one setting, by topic."""
+    def numbers_of_topics(self, name: str) -> dict[str, int]:
+        """The values of one setting, by topic; those that are no whole numbers are left out."""
         return {
             of: value
             for (scope, of, its_name), value in self._values.items()
-            if scope is Scope.TOPIC and its_name == name
+            if scope is Scope.TOPIC and its_name == name and isinstance(value, int)
         }
 
     def is_touched(self, after: int, scopes: Collection[tuple[str, str]]) -> bool:

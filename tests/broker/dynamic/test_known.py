@@ -39,7 +39,7 @@ REFUSED = [
     (Scope.TOPIC, "t", "log.dead_ms", 50, "of cluster or node, not of topic"),
     (Scope.TOPIC, "t", "raft.tick_ms", 50, "of cluster, not of topic"),
     (Scope.TOPIC, "t", "log.retention_ms", -1, ">= 0"),
-    (Scope.CLIENT, "*", "log.retention_ms", 5, "of cluster or node or topic, not of client"),
+    (Scope.CLIENT, "*", "log.retention_ms", 5, "of cluster, node or topic, not of client"),
     (Scope.CLIENT, "*", "producer.linger_ms", 70_000, "<= 60000"),
     (Scope.CLIENT, "*", "producer.is_paused", 1, "Expected `bool`"),
     (Scope.CLIENT, "*", "producer.weights", "1=2", "matching regex"),

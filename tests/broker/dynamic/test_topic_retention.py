@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from raftmq.broker.dynamic import topic_retention
-from raftmq.broker.dynamic.topic_retention import NAME
+from raftmq.broker.dynamic.known import TOPIC_RETENTION as NAME
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.retention import Retention
 from raftmq.broker.settings import Log
@@ -69,7 +69,7 @@ def test_a_topic_keeps_its_messages_for_less_than_the_nodes_say() -> None:
     with_client(job, log=msgspec.structs.replace(LOG, retention_ms=LONG_MS))
 
 
-def test_the_longest_time_counts_for_a_segment_and_none_of_its_topics_for_later_ones() -> None:
+def test_a_segment_stays_as_long_as_any_topic_in_it_says() -> None:
     async def job(cluster: Cluster, mq: Client) -> None:
         await raised(cluster)
         await mq.admin.create_topic("notes", queues=1, beside="orders")
@@ -130,7 +130,7 @@ def test_the_bound_of_bytes_needs_no_word_of_others(monkeypatch: pytest.MonkeyPa
 class Times:
     """Topic 1 for 10 s, topic 2 for ever."""
 
-    def of(self) -> Mapping[int, int]:
+    def times(self) -> Mapping[int, int]:
         return {1: 10_000, 2: 0}
 
     def is_fresh(self) -> bool:

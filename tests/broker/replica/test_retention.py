@@ -32,7 +32,7 @@ LOG = Log(segment_bytes=256 * 1024, retention_ms=5_000, dead_ms=120_000)
 class NoTimes:
     """No topic has a time of its own."""
 
-    def of(self) -> Mapping[int, int]:
+    def times(self) -> Mapping[int, int]:
         return {}
 
     def is_fresh(self) -> bool:

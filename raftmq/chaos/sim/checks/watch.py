@@ -140,7 +140,8 @@ class Watch:
         if self._is_kept_by_topic:
             # Segments without messages may go.
             assert isinstance(group.machine, PartitionMachine)
-            return next(group.index.begin_later(group.machine.ends), None) is not None
+            ends = group.machine.ends.items()
+            return any(end and group.index.earliest(queue) != 0 for queue, end in ends)
         # Two wrong clocks are a majority of a group of three, which retention may believe.
         return not self._cluster.log.retention_bytes and len(self._ahead) < 2
 

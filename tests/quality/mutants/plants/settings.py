@@ -32,4 +32,4 @@ def hears_once(patch: Patch) -> None:
 
 def keeps_by_nodes_alone(patch: Patch) -> None:
     """393"""
-    patch.set(TopicRetention, "of", lambda self: {})
+    patch.set(TopicRetention, "times", lambda self: {})
