@@ -232,12 +232,14 @@ async def test_commit_that_began_its_transaction_is_not_unavailable(cluster: Fak
 async def test_calls_of_a_transaction_end_with_its_timeout(cluster: FakeCluster) -> None:
     cluster.create_topic(queues=1)
     cluster.fate = busy_at(FrameKind.PRODUCE, 1, 2, 3)
+    # On a busy machine the last request is under way when the time is over.
+    late = Unavailable, OutcomeUnknown
     async with connect(URL, world=cluster, timeout=3600.0) as mq, mq.producer("orders") as producer:
         transaction = producer.transaction(group="shop", timeout=0.3)
-        with pytest.raises(Unavailable):
+        with pytest.raises(late):
             await transaction.send(b"1")
         cluster.fate = busy_at(FrameKind.END, 1, 2, 3)
-        with pytest.raises(Unavailable):
+        with pytest.raises(late):
             await transaction.rollback()
 
 
