@@ -24,8 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raftmq.consensus.changes import Change, ChangeKind
-from raftmq.consensus.inflights import Inflights
-from raftmq.consensus.progress import Progress
+from raftmq.consensus.progress import Inflights, Progress
 from raftmq.consensus.types import ConfState
 
 Ids = frozenset[int]

@@ -12,12 +12,11 @@ Invariants:
 - `match < next`.
 - In REPLICATE, records in (match, next) are in flight; in PROBE `next` is a guess.
 
-Sources: Raft §5.3; etcd-io/raft's tracker.Progress.
+Sources: Raft §5.3; etcd-io/raft's tracker.Progress and tracker.Inflights; TCP's sliding window.
 """
 
+from collections import deque
 from enum import Enum
-
-from raftmq.consensus.inflights import Inflights
 
 
 class ProgressState(Enum):
@@ -31,6 +30,49 @@ class ProgressState(Enum):
 PROBE = ProgressState.PROBE
 REPLICATE = ProgressState.REPLICATE
 SNAPSHOT = ProgressState.SNAPSHOT
+
+
+class Inflights:
+    """The appends that were sent to a follower and not yet acknowledged. It is state.
+
+    Each is remembered by the index of its last record, which rises, and its bytes. An
+    acknowledgement of index i frees all that end at or below i, since a follower acknowledges
+    prefixes. The window is full at `messages_max` messages, or at `bytes_max` bytes or more.
+    """
+
+    __slots__ = ("_queue", "bytes", "bytes_max", "messages_max")
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._queue: deque[tuple[int, int]] = deque()
+        self.bytes = 0
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, index: int, size_bytes: int) -> None:
+        """Remember a sent message that ends at `index`. The window must not be full."""
+        assert not self.is_full(), "an append was sent past the in-flight limit"
+        assert not self._queue or self._queue[-1][0] < index, "in-flight indexes must rise"
+        self._queue.append((index, size_bytes))
+        self.bytes += size_bytes
+
+    def free_to(self, index: int) -> None:
+        """Forget the messages that end at or below `index`."""
+        queue = self._queue
+        while queue and queue[0][0] <= index:
+            self.bytes -= queue.popleft()[1]
+        assert queue or not self.bytes, f"an empty window of {self.bytes} bytes"
+
+    def is_full(self) -> bool:
+        """Whether no further records may be sent for now."""
+        return len(self._queue) >= self.messages_max or self.bytes >= self.bytes_max
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._queue.clear()
+        self.bytes = 0
 
 
 class Progress:

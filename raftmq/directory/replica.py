@@ -25,7 +25,9 @@ BATCH_BYTES = 512 * 1024
 
 # Its members' states drift apart now and then, and agree after two rounds (decision 0048). Its line
 # for that, "state machine may have diverged", would have operators fear for their messages.
-logging.getLogger("pysyncobj.syncobj").addFilter(lambda line: "already-applied" not in line.msg)
+logging.getLogger("pysyncobj.syncobj").addFilter(
+    lambda line: "already-applied" not in str(line.msg)
+)
 
 Done = Callable[[Any, int], None]
 """Called with the result of a call and pysyncobj's reason, 0: it was made."""

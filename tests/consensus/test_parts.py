@@ -28,10 +28,9 @@ from raftmq.consensus import (
 from raftmq.consensus.changes import CONTEXT_BYTES_MAX
 from raftmq.consensus.config import record_bytes
 from raftmq.consensus.core import Core
-from raftmq.consensus.inflights import Inflights
 from raftmq.consensus.log import RaftLog
 from raftmq.consensus.membership import Changer, describe, is_member
-from raftmq.consensus.progress import PROBE, REPLICATE, SNAPSHOT, Progress
+from raftmq.consensus.progress import PROBE, REPLICATE, SNAPSHOT, Inflights, Progress
 from raftmq.consensus.quorum import (
     INFINITE,
     VoteResult,

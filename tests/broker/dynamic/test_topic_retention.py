@@ -114,6 +114,32 @@ def test_nothing_is_dropped_by_age_while_the_catalog_may_be_old(
     with_client(job, log=LOG)
 
 
+def test_a_leader_that_is_cut_off_from_the_catalog_drops_nothing_that_a_newer_setting_keeps() -> (
+    None
+):
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await raised(cluster)
+        catalog = cluster.leader(0)
+        queue = next(q for q in range(3) if cluster.leader_of(QUEUE + q) != catalog)
+        leader = cluster.leader_of(QUEUE + queue)
+        async with mq.producer("orders") as p:
+            for _ in range(300):
+                await p.send(b"x" * 20_000, queue=queue)
+                await trio.sleep(0.1)
+        await cluster.wait_until(lambda: first_index(cluster, QUEUE + queue) > 1)
+        for one, other in ((leader, catalog), (catalog, leader)):
+            cluster.network.block(f"node{one}", f"node{other}")
+        await trio.sleep(topic_retention.FRESH_SECONDS + 1)
+        await mq.settings.put({NAME: 0}, scope="topic", of="orders")
+        begun = first_index(cluster, QUEUE + queue)
+        await trio.sleep(40)
+        assert cluster.leader_of(QUEUE + queue) == leader
+        assert cluster.nodes[leader].catalog.settings.version == 0
+        assert first_index(cluster, QUEUE + queue) == begun
+
+    with_client(job, queues=3, log=msgspec.structs.replace(LOG, retention_ms=20_000))
+
+
 def test_the_bound_of_bytes_needs_no_word_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def renew(node: Any) -> bool:
         return False

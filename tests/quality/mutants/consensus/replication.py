@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus import Message, MessageKind, Raft, follower, leader, quorum, replication
 from raftmq.consensus.core import Core
-from raftmq.consensus.inflights import Inflights
 from raftmq.consensus.log import RaftLog
 from raftmq.consensus.messages import Proposal
-from raftmq.consensus.progress import Progress, ProgressState
+from raftmq.consensus.progress import Inflights, Progress, ProgressState
 from raftmq.consensus.types import DropReason, Role
 from raftmq.log.record import Record
 
